@@ -1,0 +1,1 @@
+"""Process-shared storage of complete episodes. Knows frames, not environments or learners."""

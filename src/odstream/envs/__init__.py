@@ -1,0 +1,1 @@
+"""Shipped tasks. Each needs the extra of its name."""

@@ -1,0 +1,1 @@
+"""Who makes episodes. Knows nothing of the cache and never imports torch."""
