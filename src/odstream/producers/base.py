@@ -37,7 +37,7 @@ class RolloutSpec:
     num_envs: int
     """P: episodes that are in progress at once, at most."""
     fields: Mapping[FieldKey, FieldSpec]
-    """Everything recorded per step: at least one ``("obs", ...)``, ``("actions",)`` and ``("rewards",)`` (float32 scalar)."""
+    """Everything recorded per step: at least one ``("obs", ...)``, ``("actions",)`` and ``("rewards",)`` (float32)."""
     state_dim: int | None
     """Width of the robot's state where the environment has one flat state vector, else None."""
     action_dim: int
@@ -117,9 +117,7 @@ class Producer(Protocol):
     def spec(self) -> RolloutSpec:
         """What will be recorded; known once constructed, constant afterwards."""
 
-    def produce(
-        self, count: int, staging: Staging, *, should_stop: Callable[[], bool] = never
-    ) -> Iterator[Episode]:
+    def produce(self, count: int, staging: Staging, *, should_stop: Callable[[], bool] = never) -> Iterator[Episode]:
         """Yield finished attempts until ``count`` of them were accepted.
 
         Exactly ``count`` scenes are begun; each is tried until it is accepted, so a fill never prefers short
