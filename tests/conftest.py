@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-# Before anything imports torch or numpy; child processes inherit it.
-for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ.setdefault(_variable, "1")
-
 import pytest
 
 from tests.leaks import Holdings, wait_until_released
+
+# Before a test imports torch or numpy; child processes inherit it.
+for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
 
 
 @pytest.fixture(autouse=True)

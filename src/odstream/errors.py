@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+__all__ = [
+    "DataBudgetExhaustedError",
+    "DataUnavailableError",
+    "DemonstrationError",
+    "EngineOwnershipError",
+    "EngineStateError",
+    "EnvironmentContractError",
+    "LockTimeoutError",
+    "MissingExtraError",
+    "OnlineDataWorkerError",
+    "SharedMemoryError",
+]
+
 
 class DataUnavailableError(RuntimeError):
     """Raised when no eligible, unlocked window or anchor exists for a request.
