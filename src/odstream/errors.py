@@ -73,7 +73,8 @@ class EngineStateError(RuntimeError):
 class EngineOwnershipError(RuntimeError):
     """Raised when a process that did not create the engine tries to start, stop or refill it.
 
-    Fix: call it in the creating process. Forked and spawned copies may only sample and read.
+    Fix: call it in the creating process. Forked and spawned copies may only sample and read. Flow control
+    is stricter: it works only in the thread, too, that created its controller.
     """
 
 
