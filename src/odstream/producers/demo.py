@@ -83,15 +83,11 @@ class Verdict:
 
 def find_method(environment: Any, name: str) -> Callable[..., Any] | None:
     """Look a method up on an environment and through its wrappers; None if nobody has it."""
-    for owner in (environment, getattr(environment, "unwrapped", None)):
-        method = getattr(owner, name, None)
-        if callable(method):
-            return method  # type: ignore[no-any-return]
     getter = getattr(environment, "get_wrapper_attr", None)
     try:
-        method = getter(name) if getter is not None else None
+        method = getattr(environment, name) if getter is None else getter(name)
     except AttributeError:
-        return None
+        method = getattr(getattr(environment, "unwrapped", None), name, None)
     return method if callable(method) else None
 
 
@@ -192,6 +188,8 @@ class SegmentLog:
     def segments(self, length: int) -> tuple[Segment, ...]:
         """The segments of an attempt of ``length`` frames: consecutive, covering all of them."""
         begun = [(segment, start) for segment, start in self._starts if start < length]
+        if not begun:
+            return ()
         ends: Sequence[int] = [*(start for _, start in begun[1:]), length]
         return tuple(
             Segment(start=start, end=end, name=segment.name, instruction=segment.instruction)
