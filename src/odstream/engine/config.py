@@ -1,0 +1,115 @@
+"""Settings of the online engine. Checked when constructed, before any process starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from odstream.validation import check_choice, check_finite, check_int
+
+__all__ = ["OnlineDataEngineCfg", "RefillPolicy"]
+
+RefillPolicy = Literal["sample_threshold", "manual"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OnlineDataEngineCfg:
+    """How large the cache is, who fills it, and when.
+
+    Raises:
+        TypeError: If a setting has the wrong type.
+        ValueError: If a setting is out of range, or two contradict each other.
+    """
+
+    gym_config: Mapping[str, Any] = field(default_factory=dict)
+    """The environment and its expert; see `odstream.producers.environment`. Empty if the engine gets a producer."""
+
+    buffer_size: int = 16
+    """C: complete episodes that can be read at once. At least the number of environments."""
+
+    max_episode_steps: int = 300
+    """T: frames per episode at most. An attempt that does not end within them fails and is retried."""
+
+    state_dim: int | None = None
+    """Width of the robot's state. None: as the environment reports it. Otherwise it is checked."""
+
+    action_dim: int | None = None
+    """Width of an action. None: `state_dim` where that is given, else as the environment reports it."""
+
+    refill_policy: RefillPolicy = "sample_threshold"
+    """``"sample_threshold"``: a refill starts by itself after enough selections. ``"manual"``: the owner asks for it."""
+
+    refill_threshold: int = 50
+    """Selections per slot between two automatic refills: one starts after ``refill_threshold * buffer_size``."""
+
+    episode_sample_budget: int | None = None
+    """K: how often each episode may be selected. None, together with the hard limit: as often as one likes."""
+
+    episode_sample_hard_limit: int | None = None
+    """Ceiling for `episode_sample_budget`."""
+
+    include_provenance: bool = False
+    """Whether every frame carries its identity and times (``ods_*`` fields)."""
+
+    lifecycle_event_capacity: int = 0
+    """Records in the publication and eviction log. 0: no log. A full log holds the producer back until it is drained;
+    it must hold the initial fill, one record per slot, since nobody can drain it before `start` returns."""
+
+    max_generation_attempts: int = 3
+    """Attempts per scene before production fails."""
+
+    initialization_timeout: float = 300.0
+    """Seconds that `start` waits for the initial fill at most."""
+
+    shutdown_timeout: float = 5.0
+    """Seconds that `stop` waits for the producer to close by itself."""
+
+    buffer_device: str = "cpu"
+    """Where the cache lies: in shared memory of the CPU, always."""
+
+    language_buffer_bytes: int = 1024 * 1024
+    """Room for all distinct instructions of a run, in bytes of UTF-8."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.gym_config, Mapping):
+            raise TypeError(f"gym_config must be a mapping, got {type(self.gym_config).__name__}")
+        check_int("buffer_size", self.buffer_size, 1)
+        check_int("max_episode_steps", self.max_episode_steps, 1, 2**31 - 1)
+        for name in ("state_dim", "action_dim"):
+            if getattr(self, name) is not None:
+                check_int(name, getattr(self, name), 1)
+        check_choice("refill_policy", self.refill_policy, ("sample_threshold", "manual"))
+        check_int("refill_threshold", self.refill_threshold, 1)
+        check_int("max_generation_attempts", self.max_generation_attempts, 1)
+        check_finite("initialization_timeout", self.initialization_timeout)
+        check_finite("shutdown_timeout", self.shutdown_timeout)
+        check_int("language_buffer_bytes", self.language_buffer_bytes, 1)
+        if not isinstance(self.include_provenance, bool):
+            raise TypeError(f"include_provenance must be a bool, got {self.include_provenance!r}")
+        if self.buffer_device != "cpu":
+            raise ValueError(f"buffer_device must be 'cpu': the cache is shared CPU memory, got {self.buffer_device!r}")
+        self._check_budget()
+        self._check_events()
+
+    def _check_budget(self) -> None:
+        budget, limit = self.episode_sample_budget, self.episode_sample_hard_limit
+        if budget is None and limit is None:
+            return
+        if budget is None or limit is None:
+            raise ValueError(
+                "episode_sample_budget and episode_sample_hard_limit must be given together or not at all, "
+                f"got {budget!r} and {limit!r}"
+            )
+        check_int("episode_sample_hard_limit", limit, 1)
+        check_int("episode_sample_budget", budget, 1)
+        if budget > limit:
+            raise ValueError(f"episode_sample_budget must be at most episode_sample_hard_limit={limit}, got {budget}")
+
+    def _check_events(self) -> None:
+        check_int("lifecycle_event_capacity", self.lifecycle_event_capacity, 0)
+        if 0 < self.lifecycle_event_capacity < self.buffer_size:
+            raise ValueError(
+                f"lifecycle_event_capacity must be 0 or at least buffer_size={self.buffer_size}, so that the initial "
+                f"fill fits before anybody can drain it, got {self.lifecycle_event_capacity}"
+            )

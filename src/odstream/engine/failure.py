@@ -1,0 +1,52 @@
+"""Carries an exception from the producer process to every other one: as itself where possible, always as text."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+
+from odstream.errors import OnlineDataWorkerError
+
+__all__ = ["decode", "encode"]
+
+_TEXT = 8_000
+_EXCEPTION_BYTES = 32_000
+
+
+def encode(error: BaseException, *, limit_bytes: int = 60_000) -> bytes:
+    """Return type, text and traceback of ``error``, and the pickled exception if it pickles to something small."""
+    trace = "".join(traceback.format_exception(error))
+    try:
+        exception = pickle.dumps(error)
+        pickle.loads(exception)
+    except Exception:  # anything can go wrong in somebody else's exception
+        exception = b""
+    if len(exception) > _EXCEPTION_BYTES or not isinstance(error, Exception) or isinstance(error, StopIteration):
+        exception = b""
+    kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    payload = pickle.dumps((kind, _cut(str(error)), _cut(trace), exception))
+    if len(payload) > limit_bytes:
+        payload = pickle.dumps((kind, str(error)[:200], trace[-200:], b""))
+    return payload
+
+
+def decode(payload: bytes) -> Exception:
+    """Return a new exception: the original type where it could be carried, else `OnlineDataWorkerError`.
+
+    Either way the producer's traceback is attached as a note.
+    """
+    kind, text, trace, exception = pickle.loads(payload)
+    error: Exception | None = None
+    if exception:
+        try:
+            error = pickle.loads(exception)
+        except Exception:  # the type may not be importable here
+            error = None
+    if not isinstance(error, Exception):
+        error = OnlineDataWorkerError(f"the producer process failed with {kind}: {text}", kind, trace)
+    error.add_note(f"Raised in the producer process:\n{trace}")
+    return error
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT else text[: _TEXT // 2] + "\n[...]\n" + text[-_TEXT // 2 :]

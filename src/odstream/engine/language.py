@@ -1,0 +1,99 @@
+"""Task and sub-task texts, shared between processes by number.
+
+Two append-only dictionaries, ``task`` and ``subtask``. The producer adds texts; everyone reads. A number keeps its
+meaning for the engine's lifetime, so a batch that was sampled long ago can still be read. Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from odstream.cache.layout import Word
+from odstream.cache.store import CacheStore
+
+__all__ = ["LanguageKind", "LanguageRegistry"]
+
+LanguageKind = Literal["task", "subtask"]
+
+
+class LanguageRegistry:
+    """One process's view of the dictionaries.
+
+    Records lie one behind the other as JSON lines; a control word says how many bytes are complete. Readers take no
+    lock: bytes behind that word never change.
+    """
+
+    def __init__(self, store: CacheStore) -> None:
+        self._store = store
+        self._bytes = store.array("language")
+        self._read_bytes = 0
+        self._texts: dict[LanguageKind, list[str]] = {"task": [], "subtask": []}
+        self._numbers: dict[tuple[LanguageKind, str], int] = {}
+
+    def intern(self, kind: LanguageKind, text: str | None) -> int:
+        """Return the number of ``text``, adding it if it is new; -1 for None. Producer only.
+
+        Raises:
+            TypeError: If it is not a string.
+            ValueError: If it is blank.
+            OverflowError: If it does not fit any more; what was there stays readable.
+        """
+        if text is None:
+            return -1
+        if not isinstance(text, str):
+            raise TypeError(f"an instruction must be a string, got {text!r} ({type(text).__name__})")
+        if not text.strip():
+            raise ValueError(f"an instruction must not be blank, got {text!r}")
+        self._catch_up()
+        known = self._numbers.get((kind, text))
+        return self._append(kind, text) if known is None else known
+
+    def _append(self, kind: LanguageKind, text: str) -> int:
+        record = np.frombuffer(json.dumps([kind, text], ensure_ascii=False).encode() + b"\n", np.uint8)
+        end = self._read_bytes + len(record)
+        if end > self._store.layout.language_bytes:
+            raise OverflowError(
+                f"language_buffer_bytes={self._store.layout.language_bytes} is full: {end} bytes would be needed for "
+                f"all distinct instructions; the next one is {text[:80]!r}"
+            )
+        self._bytes[self._read_bytes : end] = record
+        with self._store.transaction():
+            self._store.commit([Word.LANGUAGE_BYTES], [end])
+        self._catch_up()
+        return self._numbers[kind, text]
+
+    def resolve(self, kind: LanguageKind, numbers: Any) -> Any:
+        """Return the texts of ``numbers``: a string for one number, nested lists for nested lists.
+
+        Raises:
+            ValueError: If a number is padding (-1) or unknown.
+        """
+        self._catch_up()
+        texts = self._texts[kind]
+
+        def look_up(value: Any) -> Any:
+            if isinstance(value, Sequence):
+                return [look_up(item) for item in value]
+            if not 0 <= value < len(texts):
+                meaning = "padding or a frame without text" if value == -1 else "unknown"
+                raise ValueError(
+                    f"{kind}_index {value} is {meaning}; there are {len(texts)} {kind} texts. "
+                    "Resolve only frames whose `valid` is true and whose episode has an instruction"
+                )
+            return texts[value]
+
+        return look_up(numbers)
+
+    def _catch_up(self) -> None:
+        end = int(self._store.words[Word.LANGUAGE_BYTES])
+        if end == self._read_bytes:
+            return
+        for line in bytes(self._bytes[self._read_bytes : end - 1]).split(b"\n"):
+            kind, text = json.loads(line)
+            self._numbers[kind, text] = len(self._texts[kind])
+            self._texts[kind].append(text)
+        self._read_bytes = end

@@ -1,0 +1,201 @@
+"""Draws windows from the cache: choose, copy and account for a whole batch under one lock.
+
+Letters: ``B`` batch, ``c`` chunk length, ``H`` history, ``F`` horizon, ``L = H + F - 1``, ``C`` slots.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict
+
+from odstream.cache.gather import FrameGather
+from odstream.cache.layout import Word
+from odstream.cache.ledger import draw_within_budget
+from odstream.cache.store import CacheStore
+from odstream.cache.windows import SAMPLING_MODES, Intervals, SamplingMode, context_bounds_mask, draw_rows, draw_starts
+from odstream.errors import DataBudgetExhaustedError, DataUnavailableError
+
+__all__ = ["Sampler", "WindowRequest"]
+
+Ints = NDArray[np.integer]
+Uniforms = Callable[[int], NDArray[np.float64]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WindowRequest:
+    """A batch to draw. Windows are chosen by their first ``anchor_frames`` frames, which are always real."""
+
+    batch_size: int
+    mode: SamplingMode
+    anchor_frames: int
+    """Frames that must lie within one run: the whole chunk, or 1 for the current frame of a context."""
+    before: int = 0
+    """Frames of history in front of the anchor, real or padding."""
+    length: int
+    """Frames per window in all."""
+    generations: tuple[int, ...] | None = None
+
+    @property
+    def padded(self) -> bool:
+        """Whether windows may reach over the ends of a run."""
+        return self.length > self.anchor_frames
+
+
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    rows: Ints
+    start: Ints
+    low: Ints
+    high: Ints
+    counts: Ints
+    """Selections per eligible row."""
+    eligible: Ints
+
+
+class Sampler:
+    """One process's sampling. Not for two threads at once.
+
+    Args:
+        store: The cache.
+        budgeted: Whether selections are debited.
+        refill_after: Selections after which a refill is requested by itself; None for never.
+        check: Raises if the engine does not serve; called under the lock before a shortage is reported.
+    """
+
+    def __init__(
+        self, store: CacheStore, *, budgeted: bool, refill_after: int | None, check: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._gather = FrameGather(store)
+        self._budgeted = budgeted
+        self._refill_after = refill_after
+        self._check = check
+        self._pid = -1
+        self._rng = np.random.default_rng(0)
+
+    def draw(self, request: WindowRequest, generator: torch.Generator | None) -> TensorDict:
+        """Return an owned batch ``[B, length]``; a padded request also gets ``loss_mask``.
+
+        The lock is held while rows are chosen, frames copied and selections debited. Nothing is debited, and no
+        generator but the caller's is touched, when an error is raised.
+
+        Raises:
+            DataUnavailableError: If no row allows such a window.
+            DataBudgetExhaustedError: If the eligible rows cannot fund the whole batch.
+        """
+        uniforms = self._uniforms(generator)
+        with self._store.transaction():
+            draw = self._choose(request, uniforms)
+            first = self._store.first_frame(draw.rows) + draw.start
+            copies = self._gather.copy(first, request.length)
+            if request.padded:
+                self._pad(request, draw, copies, first)
+            self._account(request, draw)
+        batch = self._gather.batch(copies)
+        if request.padded:
+            mask = batch["valid"].clone()
+            mask[:, : request.before] = False
+            batch["loss_mask"] = mask
+        return batch
+
+    def _choose(self, request: WindowRequest, uniforms: Uniforms) -> _Draw:
+        store, mode = self._store, SAMPLING_MODES.index(request.mode)
+        eligible = self._eligible(request, mode)
+        if self._budgeted:
+            remaining = store.assigned[eligible] - store.delivered[eligible]
+            if int(remaining.sum()) < request.batch_size:
+                self._check()
+                raise DataBudgetExhaustedError(
+                    f"{len(eligible)} eligible episodes have {int(remaining.sum())} selections left, the batch needs "
+                    f"{request.batch_size}; wait for a refill, or stop"
+                )
+            picks, counts = draw_within_budget(remaining, request.batch_size, uniforms)
+            rows = eligible[picks]
+        else:
+            rows, counts = draw_rows(eligible, uniforms(request.batch_size)), np.empty(0, np.int64)
+        columns = int(store.intervals[mode, rows].max())
+        tables = Intervals(
+            store.first[mode][rows, :columns],
+            store.end[mode][rows, :columns],
+            store.pivot[rows, :columns] if request.mode == "boundary" else None,
+        )
+        start, interval = draw_starts(tables, request.anchor_frames, uniforms(request.batch_size))
+        line = np.arange(len(rows))
+        low, high = tables.first[line, interval], tables.end[line, interval]
+        return _Draw(rows, start - request.before, low, high, counts, eligible)
+
+    def _eligible(self, request: WindowRequest, mode: int) -> Ints:
+        store = self._store
+        rows = store.row_of_slot
+        allowed = store.longest[mode, rows] >= request.anchor_frames
+        if request.generations is not None:
+            allowed &= np.isin(store.generation[rows], request.generations)
+        if allowed.all():
+            return rows
+        eligible: Ints = rows[allowed]
+        if not len(eligible):
+            self._check()
+            raise DataUnavailableError(self._shortage(request, mode))
+        return eligible
+
+    def _shortage(self, request: WindowRequest, mode: int) -> str:
+        store = self._store
+        rows = store.row_of_slot
+        longest = int(store.longest[mode, rows].max())
+        text = (
+            f"none of {len(rows)} episodes allows a window of {request.anchor_frames} frames in mode {request.mode!r}; "
+            f"the longest possible is {longest}"
+        )
+        if request.generations is not None:
+            there = np.unique(store.generation[rows]).tolist()
+            text += f"; asked for generations {request.generations}, readable are {there}"
+        return text
+
+    def _pad(self, request: WindowRequest, draw: _Draw, copies: list[torch.Tensor], first: Ints) -> None:
+        """Repair the windows that stored padding does not cover: those over an inner end, or beyond the guards."""
+        layout = self._store.layout
+        end = draw.start + request.length
+        inner_low = (draw.start < draw.low) & ((draw.low > 0) | (draw.start < -layout.guard_frames))
+        inner_high = (end > draw.high) & (
+            (draw.high < self._store.length[draw.rows]) | (end > layout.max_episode_steps + layout.guard_frames)
+        )
+        lines = np.flatnonzero(inner_low | inner_high)
+        if len(lines):
+            real = context_bounds_mask(draw.start[lines], draw.low[lines], draw.high[lines], request.length)
+            self._gather.repair(copies, first[lines], real, lines)
+
+    def _account(self, request: WindowRequest, draw: _Draw) -> None:
+        words = self._store.words
+        at = [Word.SAMPLED_CHUNKS]
+        values = [int(words[Word.SAMPLED_CHUNKS]) + request.batch_size]
+        if self._refill_after is not None:
+            since = int(words[Word.SAMPLED_SINCE_REFILL]) + request.batch_size
+            requested, completed = int(words[Word.REQUESTED_GENERATION]), int(words[Word.COMPLETED_GENERATION])
+            if since >= self._refill_after and requested <= completed:
+                since = 0
+                at.append(Word.REQUESTED_GENERATION)
+                values.append(completed + 1)
+            at.append(Word.SAMPLED_SINCE_REFILL)
+            values.append(since)
+        if not self._budgeted:
+            self._store.commit(at, values)
+            return
+        used = np.flatnonzero(draw.counts)
+        rows = draw.eligible[used]
+        self._store.commit(
+            np.concatenate([np.array(at), self._store.delivered_at + rows]),
+            np.concatenate([np.array(values), self._store.delivered[rows] + draw.counts[used]]),
+        )
+
+    def _uniforms(self, generator: torch.Generator | None) -> Uniforms:
+        if generator is not None:
+            return lambda count: torch.rand(count, dtype=torch.float64, generator=generator).numpy()
+        if self._pid != os.getpid():
+            self._pid, self._rng = os.getpid(), np.random.default_rng()
+        return self._rng.random

@@ -1,0 +1,84 @@
+"""The engine's states, the moves between them, and the failure that every process sees alike."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import numpy as np
+
+from odstream.cache.layout import Word
+from odstream.cache.store import CacheStore
+from odstream.engine import failure
+from odstream.errors import EngineStateError
+
+__all__ = ["LEGAL_MOVES", "State", "raise_unless_ready", "report_failure", "set_state"]
+
+
+class State(StrEnum):
+    """Where an engine is in its life. Sampling is possible in READY alone."""
+
+    CREATED = "CREATED"
+    STARTING = "STARTING"
+    READY = "READY"
+    FAILED = "FAILED"
+    STOPPED = "STOPPED"
+
+
+LEGAL_MOVES: dict[State, frozenset[State]] = {
+    State.CREATED: frozenset({State.STARTING, State.STOPPED}),
+    State.STARTING: frozenset({State.READY, State.FAILED, State.STOPPED}),
+    State.READY: frozenset({State.FAILED, State.STOPPED}),
+    State.FAILED: frozenset(),
+    State.STOPPED: frozenset(),
+}
+"""The transition table. FAILED and STOPPED are final."""
+
+_CODES = list(State)
+
+
+def shared_state(store: CacheStore) -> State:
+    """Return the state that all processes share."""
+    return _CODES[int(store.words[Word.STATE])]
+
+
+def set_state(store: CacheStore, state: State) -> bool:
+    """Move to ``state`` if the table allows it; return whether it did."""
+    with store.transaction():
+        if state not in LEGAL_MOVES[shared_state(store)]:
+            return False
+        store.commit([Word.STATE], [_CODES.index(state)])
+        return True
+
+
+def report_failure(store: CacheStore, payload: bytes) -> bool:
+    """Make ``payload`` (see `failure.encode`) the engine's failure, unless it has failed or stopped before."""
+    data = np.frombuffer(payload, np.uint8)
+    with store.transaction():
+        if State.FAILED not in LEGAL_MOVES[shared_state(store)]:
+            return False
+        store.array("error")[: len(data)] = data
+        store.commit([Word.ERROR_BYTES, Word.STATE], [len(data), _CODES.index(State.FAILED)])
+        return True
+
+
+def reported_failure(store: CacheStore) -> Exception:
+    """Return the engine's failure as a new exception."""
+    return failure.decode(bytes(store.array("error")[: int(store.words[Word.ERROR_BYTES])]))
+
+
+def raise_unless_ready(store: CacheStore, operation: str) -> None:
+    """Return if the shared state is READY.
+
+    Raises:
+        Exception: The producer's failure, if the engine has failed.
+        EngineStateError: If it is not running.
+    """
+    if store.words[Word.STATE] == _READY_CODE:
+        return
+    state = shared_state(store)
+    if state is State.FAILED:
+        raise reported_failure(store)
+    raise EngineStateError(f"{operation} needs a READY engine, this one is {state.value}")
+
+
+_READY_CODE = _CODES.index(State.READY)

@@ -1,0 +1,230 @@
+"""The producer process: builds the producer, fills the cache, reports what goes wrong. Imports no torch.
+
+It leads its own process group, so that whatever an environment starts can be ended with it, and it ends itself when
+its owner is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+
+from odstream.cache.layout import CacheLayout, Word
+from odstream.cache.memory import SharedMemory
+from odstream.cache.publish import FrameSegment, Publisher, RowRecord
+from odstream.cache.store import CacheStore
+from odstream.engine import failure
+from odstream.engine.language import LanguageRegistry
+from odstream.engine.state import report_failure
+from odstream.errors import OnlineDataWorkerError
+from odstream.producers.base import Episode, Producer, ProducerContext, ProducerFactory, Segment, Staging
+
+__all__ = ["WorkerSettings", "run_worker"]
+
+_IDLE_S = 0.005
+_OWNER_POLL_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerSettings:
+    """What the worker needs of the engine's configuration."""
+
+    context: ProducerContext
+    run_id: int
+    budget: int
+
+
+def run_worker(connection: Connection, pickled_factory: bytes, settings: WorkerSettings, owner_pid: int) -> None:
+    """Run until the owner says stop or dies, or the producer fails. Entry point of the process.
+
+    The factory comes as bytes, so that a module of the user's that cannot be imported here is reported as well.
+    """
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    guard = _OwnerGuard(owner_pid)
+    producer: Producer | None = None
+    store: CacheStore | None = None
+    try:
+        factory: ProducerFactory = pickle.loads(pickled_factory)
+        producer = factory(settings.context)
+        connection.send(("spec", producer.spec))
+        store = _receive_store(connection)
+        if store is not None:
+            guard.store = store
+            _Production(producer, store, settings).run()
+        producer.close()
+    except BaseException as error:
+        _report(error, store, connection)
+        if producer is not None:
+            _close_quietly(producer)
+        raise SystemExit(1) from None
+
+
+def _receive_store(connection: Connection) -> CacheStore | None:
+    """Receive the cache, or None if the owner refused the producer."""
+    try:
+        layout: CacheLayout = connection.recv()
+    except EOFError:
+        return None
+    return CacheStore(layout, SharedMemory(recv_handle(connection), layout.nbytes))
+
+
+def _report(error: BaseException, store: CacheStore | None, connection: Connection) -> None:
+    if store is not None:
+        report_failure(store, failure.encode(error))
+        return
+    try:
+        connection.send(("error", failure.encode(error)))
+    except OSError:
+        pass  # the owner is gone
+
+
+def _close_quietly(producer: Producer) -> None:
+    """Close after a failure: what closing adds must not hide the first error."""
+    try:
+        producer.close()
+    except Exception:
+        pass
+
+
+class _OwnerGuard:
+    """Ends this process, and what it started, when the owner dies: by any means, without a goodbye."""
+
+    def __init__(self, owner_pid: int) -> None:
+        self._owner_pid = owner_pid
+        self.store: CacheStore | None = None
+        threading.Thread(target=self._watch, name="odstream-owner-guard", daemon=True).start()
+
+    def _watch(self) -> None:
+        while os.getppid() == self._owner_pid:
+            time.sleep(_OWNER_POLL_S)
+        if self.store is not None:
+            error = OnlineDataWorkerError(f"the process {self._owner_pid} that owned the engine is gone")
+            report_failure(self.store, failure.encode(error))
+        os.killpg(0, signal.SIGKILL)
+
+
+class _Production:
+    """Fills generation after generation."""
+
+    def __init__(self, producer: Producer, store: CacheStore, settings: WorkerSettings) -> None:
+        self._producer = producer
+        self._store = store
+        self._words = store.words
+        self._language = LanguageRegistry(store)
+        self._publisher = Publisher(
+            store,
+            run_id=settings.run_id,
+            budget=settings.budget,
+            unix_ns=time.time_ns,
+            monotonic_ns=time.monotonic_ns,
+        )
+        arrays = store.rows_of_fields()
+        self._staging = Staging(arrays={key: arrays[key] for key in producer.spec.fields}, claim=self._publisher.claim)
+        self._busy = _Stopwatch(time.monotonic_ns)
+
+    def run(self) -> None:
+        self._words[Word.WORKER_PID] = os.getpid()
+        while self._wait_for(self._requested):
+            if not self._fill(int(self._words[Word.COMPLETED_GENERATION]) + 1):
+                return
+
+    def _requested(self) -> bool:
+        return bool(self._words[Word.REQUESTED_GENERATION] > self._words[Word.COMPLETED_GENERATION])
+
+    def _fill(self, generation: int) -> bool:
+        """Publish one whole generation; return False if told to stop on the way."""
+        slot, slots = 0, self._store.layout.slots
+        episodes = self._producer.produce(slots, self._staging, should_stop=self._should_stop)
+        for episode in self._busy.timed(episodes):
+            if not episode.accepted:
+                self._publisher.recycle(episode.row)
+                self._count(episode)
+                continue
+            if not self._wait_for(partial(self._publisher.has_room, slot)):
+                return False
+            self._publisher.publish(self._record(episode), slot=slot, generation=generation)
+            slot += 1
+            self._count(episode, completed=generation if slot == slots else None)
+        if slot < slots and not self._should_stop():
+            raise RuntimeError(f"the producer ended after {slot} accepted episodes, {slots} were asked for")
+        return slot == slots
+
+    def _record(self, episode: Episode) -> RowRecord:
+        segments = episode.segments or (Segment(start=0, end=episode.length),)
+        return RowRecord(
+            row=episode.row,
+            length=episode.length,
+            terminated=episode.terminated,
+            truncated=episode.truncated,
+            valid=episode.valid,
+            continuity_id=episode.continuity_id,
+            task_index=self._language.intern("task", episode.instruction),
+            segments=tuple(
+                FrameSegment(
+                    start=segment.start,
+                    end=segment.end,
+                    attempt=segment.attempt,
+                    subtask_index=self._language.intern("subtask", segment.instruction or episode.instruction),
+                )
+                for segment in segments
+            ),
+        )
+
+    def _count(self, episode: Episode, completed: int | None = None) -> None:
+        words = self._words
+        at = [Word.GENERATED_FRAMES, Word.PRODUCTION_NS]
+        values = [int(words[Word.GENERATED_FRAMES]) + episode.length, self._busy.total_ns]
+        if not episode.accepted:
+            at.append(Word.FAILED_EPISODES)
+            values.append(int(words[Word.FAILED_EPISODES]) + 1)
+        if completed is not None:
+            at.append(Word.COMPLETED_GENERATION)
+            values.append(completed)
+        with self._store.transaction():
+            self._store.commit(at, values)
+
+    def _wait_for(self, condition: Callable[[], bool]) -> bool:
+        """Wait until ``condition`` holds; return False if told to stop first. No lock is held."""
+        while not self._should_stop():
+            if condition():
+                return True
+            time.sleep(_IDLE_S)
+        return False
+
+    def _should_stop(self) -> bool:
+        return bool(self._words[Word.STOP])
+
+
+class _Stopwatch:
+    """Adds up the time that an iterator takes between two items; what its consumer does in between is left out."""
+
+    def __init__(self, monotonic_ns: Callable[[], int]) -> None:
+        self._monotonic_ns = monotonic_ns
+        self.total_ns = 0
+
+    def timed(self, items: Iterator[Episode]) -> Iterator[Episode]:
+        iterator = iter(items)
+        while True:
+            with self._running():
+                item = next(iterator, None)
+            if item is None:
+                return
+            yield item
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        started = self._monotonic_ns()
+        try:
+            yield
+        finally:
+            self.total_ns += self._monotonic_ns() - started
