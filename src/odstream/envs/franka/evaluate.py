@@ -16,8 +16,8 @@ from odstream.envs.franka.environment import FrankaPickPlace
 from odstream.envs.franka.policy import ChunkPolicy
 from odstream.envs.franka.simulation import Pose
 
-EVALUATION_SEED = 900_000
-"""Evaluation scene ``i`` has the seed ``EVALUATION_SEED + i``. Collect with other seeds."""
+EVALUATION_SEED = 2**32 + 900_000
+"""Evaluation scene ``i`` has this seed plus ``i``. Producers draw seeds below ``2**32``, so no scene is in both."""
 EXECUTED_ACTIONS = 8
 """Actions of a predicted chunk that are carried out before the policy looks again."""
 

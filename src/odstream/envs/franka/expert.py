@@ -6,7 +6,6 @@ Shapes: ``P`` rows. The expert sees observations only, and commands what a polic
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -66,20 +65,34 @@ class FrankaExpert:
     Call `reset` for the rows that begin an episode, then the expert itself once per control step.
     """
 
-    def __init__(self, num_envs: int) -> None:
-        self.segments = np.zeros(num_envs, np.int64)
+    def __init__(self) -> None:
+        self.segments: NDArray[np.int64] = np.zeros(0, np.int64)
         """``[P]`` index into `WAYPOINTS`: the segment that the latest action of each row belongs to."""
+        self._steps = np.zeros(0, np.int64)
+        self._cube = np.zeros((0, 3))
+        self._grasp = np.zeros((0, 3, 3))
+
+    def reset(self, observations: NDArray[np.float32], rows: NDArray[np.bool_] | None = None) -> None:
+        """Begin a new episode.
+
+        Args:
+            observations: ``[P, 51]`` of all rows. P may change only when every row begins.
+            rows: ``[P]`` which rows begin; None: all.
+        """
+        if rows is None or len(self.segments) != len(observations):
+            self._resize(len(observations))
+            rows = np.ones(len(observations), np.bool_)
+        self.segments[rows] = 0
+        self._steps[rows] = 0
+        self._cube[rows] = observations[rows, CUBE_POSITION]
+        for row in np.flatnonzero(rows):
+            self._grasp[row] = _grasp_orientation(observations[row, CUBE_ROTATION])
+
+    def _resize(self, num_envs: int) -> None:
+        self.segments = np.zeros(num_envs, np.int64)
         self._steps = np.zeros(num_envs, np.int64)
         self._cube = np.zeros((num_envs, 3))
-        self._grasp = np.tile(_POINTING_DOWN, (num_envs, 1, 1))
-
-    def reset(self, rows: Sequence[int] | NDArray[np.int64], observations: NDArray[np.float32]) -> None:
-        """Begin a new episode in ``rows``, from their entries in ``observations [P, 51]``."""
-        for row in rows:
-            self.segments[row] = 0
-            self._steps[row] = 0
-            self._cube[row] = observations[row, CUBE_POSITION]
-            self._grasp[row] = _grasp_orientation(observations[row, CUBE_ROTATION])
+        self._grasp = np.zeros((num_envs, 3, 3))
 
     def __call__(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return actions ``[P, 7]`` in [-1, 1] for observations ``[P, 51]`` and count one step in every row."""

@@ -98,7 +98,7 @@ def scene_xml(*, timestep_s: float = PHYSICS_TIMESTEP_S, shadows: bool = False, 
   </visual>{_DEFAULTS}{_ASSETS}
   <worldbody>
     <light pos="1.2 -0.9 2.4" dir="-0.35 0.4 -1" diffuse="0.55 0.55 0.52" specular="0.2 0.2 0.2"/>
-    <camera name="{CAMERA}" pos="1.55 -0.66 0.86" xyaxes="0.475 0.880 -0.000 -0.324 0.174 0.930" fovy="36"/>
+    <camera name="{CAMERA}" pos="1.62 -0.50 0.52" xyaxes="0.371 0.928 -0.000 -0.139 0.056 0.989" fovy="36"/>
     <geom name="table" type="plane" size="1.5 1.5 0.1" material="table" contype="2" conaffinity="3" condim="4"
           friction="1 0.005 0.0001"/>
     <body name="base">

@@ -1,0 +1,1 @@
+"""Commands. Each imports what it needs when it is called."""

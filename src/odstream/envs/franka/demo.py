@@ -1,0 +1,137 @@
+"""The whole story in one run: a live stream of demonstrations, a policy that learns from it, and what came out.
+
+The producer process simulates and publishes episodes without pause; this process trains, evaluates now and then in
+scenes that nobody has collected, and leaves pictures, numbers and a checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import tyro
+from tqdm import tqdm
+
+from odstream.engine import OnlineDataEngine, OnlineDataEngineCfg
+from odstream.envs.franka.control import ACTION_DIM
+from odstream.envs.franka.environment import INSTRUCTION, FrankaPickPlace
+from odstream.envs.franka.observation import OBSERVATION_DIM
+from odstream.envs.franka.policy import ChunkPolicy, Learner, LearnerCfg, PolicyCfg
+from odstream.envs.franka.report import Outcome, draw_pictures, summarise, write_numbers
+from odstream.envs.franka.scenario import ResetKind
+from odstream.envs.franka.training import CurvePoint, Training, TrainingCfg
+
+_MAX_EPISODE_STEPS = 160
+"""The expert needs about 100."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoCfg:
+    """What to run, and where to leave the results."""
+
+    output: Path = Path("runs/demo")
+    """Folder for the pictures, the numbers and the checkpoint; files of an earlier run are replaced."""
+    seed: int = 0
+    """Of the collected scenes and of the policy's first weights."""
+    reset: ResetKind = "randomised"
+    """How far scenes differ: ``reference`` is the easier one."""
+    failure_rate: float = 0.0
+    """Share of collected scenes, 0 to 1, in which the gripper loses the cube; they are rejected and tried again."""
+    num_envs: int = 8
+    """Scenes that the producer simulates at once."""
+    cache_episodes: int = 128
+    """Episodes that can be sampled at once. At least `num_envs`."""
+    target: float = 0.95
+    """Share of fresh scenes that shall be solved at the end, 0 to 1."""
+    training: Annotated[TrainingCfg, tyro.conf.arg(name="")] = field(default_factory=TrainingCfg)
+    """How long to train, and when to evaluate."""
+
+    def __post_init__(self) -> None:
+        for name in ("target", "failure_rate"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} must be 0 to 1, got {getattr(self, name)}")
+
+    def engine(self) -> OnlineDataEngineCfg:
+        """Return the engine's configuration."""
+        return OnlineDataEngineCfg(
+            gym_config={
+                "factory": "odstream.envs.franka.environment:FrankaPickPlace",
+                "kwargs": {"reset": self.reset, "failure_rate": self.failure_rate},
+                "expert": "odstream.envs.franka.expert:FrankaExpert",
+                "success": "success",
+                "instruction": INSTRUCTION,
+                "num_envs": self.num_envs,
+                "seed": self.seed,
+            },
+            buffer_size=self.cache_episodes,
+            max_episode_steps=_MAX_EPISODE_STEPS,
+            refill_policy="manual",
+            max_generation_attempts=20,
+        )
+
+
+def run(cfg: DemoCfg) -> Outcome:
+    """Run the demo; prints as it goes and at the end.
+
+    Raises:
+        MissingExtraError: If MuJoCo is not installed. Without matplotlib or a renderer it runs, and says what is
+            missing from the results.
+        Exception: Whatever the engine raised.
+    """
+    _use_one_thread()
+    cfg.output.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(cfg.seed)
+    learner = Learner(ChunkPolicy(PolicyCfg(observation_dim=OBSERVATION_DIM, action_dim=ACTION_DIM)), LearnerCfg())
+    started = time.monotonic()
+    print(f"starting the producer; it fills the cache with {cfg.cache_episodes} demonstrations first", flush=True)
+    with OnlineDataEngine(cfg.engine()) as engine:
+        start_wait_s = time.monotonic() - started
+        training = Training(engine, learner, cfg.training, lambda count: FrankaPickPlace(count, reset=cfg.reset))
+        _train(training, cfg)
+        stats = dict(engine.get_stats())
+    outcome = Outcome(
+        target=cfg.target,
+        curve=training.curve,
+        updates=training.updates,
+        learner_s=dict(training.stopwatch.seconds),
+        start_wait_s=start_wait_s,
+        total_s=time.monotonic() - started,
+        stats=stats,
+    )
+    missing = draw_pictures(outcome, learner.policy, cfg.reset, cfg.output)
+    write_numbers(outcome, learner.policy, cfg, cfg.output)
+    print(summarise(outcome, cfg.output, missing))
+    return outcome
+
+
+def _train(training: Training, cfg: DemoCfg) -> None:
+    with tqdm(total=cfg.training.updates, unit="update", smoothing=0.1, dynamic_ncols=True) as bar:
+
+        def on_update(updates: int, loss: float) -> None:
+            bar.update()
+            if updates % 20 == 0:
+                bar.set_postfix(loss=f"{loss:.3f}", solved=_latest(training.curve), refresh=False)
+
+        def on_evaluation(point: CurvePoint) -> None:
+            evaluation = point.evaluation
+            bar.write(
+                f"  {point.updates:>5} updates  {point.training_s:5.1f} s  {point.episodes:>5} demonstrations"
+                f"   {evaluation.rate:4.0%} of {len(evaluation.success)} fresh scenes solved"
+            )
+
+        training.run(on_update, on_evaluation)
+
+
+def _latest(curve: list[CurvePoint]) -> str:
+    return f"{curve[-1].evaluation.rate:.0%}" if curve else "-"
+
+
+def _use_one_thread() -> None:
+    """One core for the learner, one for the producer: more threads would only get into each other's way."""
+    torch.set_num_threads(1)
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
