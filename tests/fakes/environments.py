@@ -484,7 +484,8 @@ class CountingVectorEnv(VectorEnv[Any, Any, Any]):
         self.over = ended
         self._begin(resetting)
         if self.mode == AutoresetMode.SAME_STEP and ended.any():
-            info = {"final_info": info, "_final_info": ended, "final_obs": self._observe().copy()}
+            final = {"final_info": info, "_final_info": ended, "final_obs": self._observe().copy()}
+            info = {"success": info["success"] & ~ended, **final}
             self._begin(ended)
         return self._observe(), reward, terminated, truncated, info
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-import math
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.vector import VectorEnv
 
 from odstream.errors import EnvironmentContractError
+from odstream.validation import check_choice, check_finite, check_int
 
 Reference = Callable[..., Any] | str
 """A callable that pickles, or ``"module:name"``."""
@@ -93,22 +92,6 @@ def _text(name: str, value: Any) -> str:
     return value
 
 
-def _integer(name: str, value: Any, minimum: int) -> int:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name} must be an integer, at least {minimum}, got {value!r}")
-    if value < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, got {value!r}")
-    return int(value)
-
-
-def _period(name: str, value: Any) -> float:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{name} must be a number of seconds, got {value!r}")
-    if not math.isfinite(value) or value <= 0:
-        raise ValueError(f"{name} must be positive and finite, got {value!r}")
-    return float(value)
-
-
 def _reference(name: str, value: Any) -> Reference:
     if isinstance(value, str):
         module, colon, attribute = value.partition(":")
@@ -138,24 +121,18 @@ def _portable(name: str, value: Any) -> None:
         ) from error
 
 
-def _vectorization(name: str, value: Any) -> str:
-    if value not in ("sync", "async"):
-        raise ValueError(f"{name} must be 'sync' or 'async', got {value!r}")
-    return str(value)
-
-
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "id": _text,
     "factory": _reference,
     "kwargs": _kwargs,
-    "num_envs": lambda name, value: _integer(name, value, 1),
-    "vectorization": _vectorization,
+    "num_envs": lambda name, value: check_int(name, value, 1),
+    "vectorization": lambda name, value: check_choice(name, value, ("sync", "async")),
     "expert": _reference,
     "success": _text,
     "accept": _reference,
-    "seed": lambda name, value: _integer(name, value, 0),
+    "seed": lambda name, value: check_int(name, value, 0),
     "instruction": _text,
-    "step_dt": _period,
+    "step_dt": check_finite,
     "state_key": _text,
 }
 _OPTIONAL = tuple(item.name for item in fields(GymConfig) if item.default is None)

@@ -94,12 +94,17 @@ def check_keys(space: gym.Space[Any], observation: Any, name: str = "obs") -> No
         EnvironmentContractError: Naming the part and the keys that are missing or not declared.
     """
     if isinstance(space, gym.spaces.Dict):
-        given = set(observation) if isinstance(observation, Mapping) else observation
-        if given != set(space.spaces):
-            raise EnvironmentContractError(f"{name} has keys {given!r}; its space declares {sorted(space.spaces)}")
+        if not isinstance(observation, Mapping):
+            raise EnvironmentContractError(
+                f"{name} must be a mapping with keys {list(space.spaces)}, got {observation!r}"
+            )
+        if set(observation) != set(space.spaces):
+            raise EnvironmentContractError(
+                f"{name} has keys {list(observation)}; its space declares {list(space.spaces)}"
+            )
         parts: list[tuple[Any, gym.Space[Any]]] = list(space.spaces.items())
     elif isinstance(space, gym.spaces.Tuple):
-        if not isinstance(observation, tuple) or len(observation) != len(space.spaces):
+        if not isinstance(observation, (tuple, list)) or len(observation) != len(space.spaces):
             raise EnvironmentContractError(f"{name} must be a tuple of {len(space.spaces)}, got {observation!r}")
         parts = list(enumerate(space.spaces))
     else:
