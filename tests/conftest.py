@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import pytest
 
@@ -13,15 +13,25 @@ from tests.leaks import Holdings, wait_until_released
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
+_HELD_BEFORE = pytest.StashKey[Holdings]()
+
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind() -> Iterator[None]:
-    """Fail a test that leaves child processes, shared memory or open memory files behind.
+def nothing_left_behind(request: pytest.FixtureRequest) -> None:
+    """Fail a test, after its teardown, that leaves child processes, shared memory or open memory files behind.
 
     What a fixture of a wider scope holds when the test begins is not counted.
     """
-    before = Holdings.now()
+    request.node.stash[_HELD_BEFORE] = Holdings.now()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """Compare once the fixtures are torn down and their values are dropped."""
     yield
-    left = wait_until_released(before)
-    if left:
+    before = item.stash.get(_HELD_BEFORE, None)
+    if before is None:  # the test was skipped, or its setup failed
+        return
+    getattr(item, "funcargs", {}).clear()  # pytest keeps them a moment longer
+    if left := wait_until_released(before):
         pytest.fail("left behind: " + ", ".join(left), pytrace=False)
