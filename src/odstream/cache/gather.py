@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import weakref
+from collections.abc import Iterable
 from math import prod
 from typing import Any
 
@@ -18,14 +19,17 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
-from odstream.cache.layout import Block, Field
+from odstream.cache.layout import Block, Field, FieldKey
 from odstream.cache.store import CacheStore
 
-__all__ = ["BufferPool", "FrameGather"]
+__all__ = ["PADDING_FRAME", "BufferPool", "FrameGather"]
 
 # torch copies these dtypes but cannot index them; a signed integer of the same width carries the bits.
 _CARRIERS: dict[str, type[np.generic]] = {"uint16": np.int16, "uint32": np.int32, "uint64": np.int64}
 _POOLED_BYTES = 16 * 2**20
+
+PADDING_FRAME = 0
+"""Position of a frame that always holds canonical padding: the first guard frame."""
 
 
 class BufferPool:
@@ -65,15 +69,28 @@ class _BlockView:
     def __init__(self, store: CacheStore, block: Block) -> None:
         frames = store.array(f"block:{block.name}")
         self.members = block.members
+        self.keys = [field.key for field, _ in block.members]
+        self.all_scalars = all(field.shape == () for field, _ in block.members)
         self.width = block.width
         self.dtype = torch.from_numpy(np.empty(0, block.dtype)).dtype
         self.frames = torch.from_numpy(frames.view(_CARRIERS.get(block.dtype.name, block.dtype)))
-        padding = np.concatenate([np.full(field.size, field.padding) for field, _ in block.members])
-        self.padding = torch.from_numpy(padding.astype(block.dtype).view(_CARRIERS.get(block.dtype.name, block.dtype)))
+
+    def fields(self, copied: torch.Tensor) -> Iterable[tuple[FieldKey, torch.Tensor]]:
+        """Split a copy ``[B, L, W]`` into its fields."""
+        copied = copied.view(self.dtype)
+        if self.all_scalars:
+            return zip(self.keys, copied.unbind(-1), strict=True)
+        return ((field.key, _part(copied, field, offset)) for field, offset in self.members)
 
     def windows(self, length: int) -> torch.Tensor:
         count = len(self.frames) - length + 1
         return self.frames.as_strided((count, length, self.width), (self.width, self.width, 1))
+
+
+def _part(copied: torch.Tensor, field: Field, offset: int) -> torch.Tensor:
+    if not field.shape:
+        return copied[..., offset]
+    return copied[..., offset : offset + field.size].view(*copied.shape[:-1], *field.shape)
 
 
 class FrameGather:
@@ -85,69 +102,49 @@ class FrameGather:
         self._order = [field.key for field in store.layout.fields]
         self._pool = BufferPool()
 
-    def copy(self, first_frame: NDArray[np.integer], length: int) -> list[torch.Tensor]:
-        """Copy the windows ``[first_frame, first_frame + length)``.
+    def copy_windows(self, first_frame: NDArray[np.integer], length: int) -> list[torch.Tensor]:
+        """Copy the windows ``[first_frame, first_frame + length)``, each in one piece.
 
         Args:
-            first_frame: ``[B]`` positions in the blocks; may lie outside of them, for windows that `pad` repairs.
+            first_frame: ``[B]`` positions in the blocks; every window lies within them.
             length: L.
 
         Returns:
             Per block an owned tensor ``[B, L, W]``.
         """
-        index = torch.from_numpy(np.clip(first_frame, 0, self._frames - length))
-        copies = []
-        for view in self._views:
-            shape = (len(first_frame), length, view.width)
-            out = self._pool.empty(prod(shape), view.frames.dtype).view(shape)
-            copies.append(torch.index_select(view.windows(length), 0, index, out=out))
-        return copies
+        index = torch.from_numpy(first_frame)
+        shape = (len(first_frame), length)
+        return [self._select(view, view.windows(length), index, shape) for view in self._views]
 
-    def repair(
-        self,
-        copies: list[torch.Tensor],
-        first_frame: NDArray[np.integer],
-        real: NDArray[np.bool_],
-        lines: NDArray[np.integer],
-    ) -> None:
-        """Rewrite windows that the plain copy got wrong: real frames from their place, padding elsewhere.
+    def copy_frames(self, frame: NDArray[np.integer]) -> list[torch.Tensor]:
+        """Copy single frames: for windows that stored padding does not complete.
 
         Args:
-            copies: What `copy` returned.
-            first_frame: ``[n]`` positions of the windows to rewrite, as given to `copy`.
-            real: ``[n, L]`` which of their positions are frames of the window.
-            lines: ``[n]`` their places in the batch.
+            frame: ``[B, L]`` positions in the blocks; `PADDING_FRAME` where there is no frame.
+
+        Returns:
+            Per block an owned tensor ``[B, L, W]``.
         """
-        length = real.shape[1]
-        offsets = np.arange(length)
-        target = lines[:, None] * length + offsets
-        moved = first_frame != np.clip(first_frame, 0, self._frames - length)
-        displaced = real & moved[:, None]
-        padded = torch.from_numpy(target[~real])
-        wanted, source = (torch.from_numpy(x[displaced]) for x in (target, first_frame[:, None] + offsets))
-        for view, copied in zip(self._views, copies, strict=True):
-            flat = copied.view(-1, view.width)
-            flat[wanted] = view.frames[source]
-            flat[padded] = view.padding
+        index = torch.from_numpy(frame.reshape(-1))
+        shape = (frame.shape[0], frame.shape[1])
+        return [self._select(view, view.frames, index, shape) for view in self._views]
+
+    def _select(
+        self, view: _BlockView, source: torch.Tensor, index: torch.Tensor, shape: tuple[int, int]
+    ) -> torch.Tensor:
+        out = self._pool.empty(prod(shape) * view.width, view.frames.dtype)
+        torch.index_select(source, 0, index, out=out.view(len(index), *source.shape[1:]))
+        return out.view(*shape, view.width)
 
     def batch(self, copies: list[torch.Tensor]) -> TensorDict:
         """Arrange the copied blocks as one TensorDict ``[B, L]`` with the fields' names. Copies nothing."""
-        leaves: dict[tuple[str, ...], torch.Tensor] = {}
+        leaves: dict[FieldKey, torch.Tensor] = {}
         for view, copied in zip(self._views, copies, strict=True):
-            for field, offset in view.members:
-                leaves[field.key] = _as_field(copied.view(view.dtype), field, offset)
-        size = copies[0].shape[:2]
-        return _nested({key: leaves[key] for key in self._order}, size)
+            leaves.update(view.fields(copied))
+        return _nested({key: leaves[key] for key in self._order}, copies[0].shape[:2])
 
 
-def _as_field(copied: torch.Tensor, field: Field, offset: int) -> torch.Tensor:
-    if not field.shape:
-        return copied[..., offset]
-    part = copied[..., offset : offset + field.size]
-    return part if len(field.shape) == 1 else part.view(*copied.shape[:-1], *field.shape)
-
-
-def _nested(leaves: dict[tuple[str, ...], torch.Tensor], size: torch.Size) -> TensorDict:
+def _nested(leaves: dict[FieldKey, torch.Tensor], size: torch.Size) -> TensorDict:
     tree: dict[str, Any] = {}
     for key, value in leaves.items():
         branch = tree

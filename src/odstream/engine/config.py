@@ -38,7 +38,7 @@ class OnlineDataEngineCfg:
     """Width of an action. None: `state_dim` where that is given, else as the environment reports it."""
 
     refill_policy: RefillPolicy = "sample_threshold"
-    """``"sample_threshold"``: a refill starts by itself after enough selections. ``"manual"``: the owner asks for it."""
+    """``"sample_threshold"``: a refill starts after enough selections. ``"manual"``: the owner asks for it."""
 
     refill_threshold: int = 50
     """Selections per slot between two automatic refills: one starts after ``refill_threshold * buffer_size``."""

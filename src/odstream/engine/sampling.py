@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
-from odstream.cache.gather import FrameGather
+from odstream.cache.gather import PADDING_FRAME, FrameGather
 from odstream.cache.layout import Word
 from odstream.cache.ledger import draw_within_budget
 from odstream.cache.store import CacheStore
@@ -92,10 +92,7 @@ class Sampler:
         uniforms = self._uniforms(generator)
         with self._store.transaction():
             draw = self._choose(request, uniforms)
-            first = self._store.first_frame(draw.rows) + draw.start
-            copies = self._gather.copy(first, request.length)
-            if request.padded:
-                self._pad(request, draw, copies, first)
+            copies = self._copy(request, draw)
             self._account(request, draw)
         batch = self._gather.batch(copies)
         if request.padded:
@@ -157,18 +154,23 @@ class Sampler:
             text += f"; asked for generations {request.generations}, readable are {there}"
         return text
 
-    def _pad(self, request: WindowRequest, draw: _Draw, copies: list[torch.Tensor], first: Ints) -> None:
-        """Repair the windows that stored padding does not cover: those over an inner end, or beyond the guards."""
+    def _copy(self, request: WindowRequest, draw: _Draw) -> list[torch.Tensor]:
+        """Copy the drawn windows: in one piece where stored frames and stored padding are what they must hold."""
+        first = self._store.first_frame(draw.rows) + draw.start
+        if not request.padded or self._padding_is_stored(request, draw):
+            return self._gather.copy_windows(first, request.length)
+        real = context_bounds_mask(draw.start, draw.low, draw.high, request.length)
+        return self._gather.copy_frames(np.where(real, first[:, None] + np.arange(request.length), PADDING_FRAME))
+
+    def _padding_is_stored(self, request: WindowRequest, draw: _Draw) -> bool:
+        """Return whether no window reaches over an inner end of a run, or beyond the guard frames of its row."""
         layout = self._store.layout
-        end = draw.start + request.length
-        inner_low = (draw.start < draw.low) & ((draw.low > 0) | (draw.start < -layout.guard_frames))
-        inner_high = (end > draw.high) & (
-            (draw.high < self._store.length[draw.rows]) | (end > layout.max_episode_steps + layout.guard_frames)
+        start, end = draw.start, draw.start + request.length
+        inner = ((start < draw.low) & (draw.low > 0)) | (
+            (end > draw.high) & (draw.high < self._store.length[draw.rows])
         )
-        lines = np.flatnonzero(inner_low | inner_high)
-        if len(lines):
-            real = context_bounds_mask(draw.start[lines], draw.low[lines], draw.high[lines], request.length)
-            self._gather.repair(copies, first[lines], real, lines)
+        beyond = (start < -layout.guard_frames) | (end > layout.max_episode_steps + layout.guard_frames)
+        return not (inner | beyond).any()
 
     def _account(self, request: WindowRequest, draw: _Draw) -> None:
         words = self._store.words
