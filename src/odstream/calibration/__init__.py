@@ -1,0 +1,40 @@
+"""Measure the planner's inputs, write them down, and read a plan. Imports no torch.
+
+`measure_throughput` turns records of work into a `Throughput`; documents keep it and the plan made from it;
+`render_plan` explains the plan.
+"""
+
+from odstream.calibration.documents import (
+    PlanInputs,
+    plan_from_json,
+    plan_to_json,
+    record_from_mapping,
+    throughput_from_json,
+    throughput_to_json,
+)
+from odstream.calibration.explain import PlanLine, explain_plan, render_plan, what_would_change
+from odstream.calibration.throughput import (
+    CalibrationRecords,
+    Throughput,
+    WorkInterval,
+    measure_throughput,
+    production_records,
+)
+
+__all__ = [
+    "CalibrationRecords",
+    "PlanInputs",
+    "PlanLine",
+    "Throughput",
+    "WorkInterval",
+    "explain_plan",
+    "measure_throughput",
+    "plan_from_json",
+    "plan_to_json",
+    "production_records",
+    "record_from_mapping",
+    "render_plan",
+    "throughput_from_json",
+    "throughput_to_json",
+    "what_would_change",
+]
