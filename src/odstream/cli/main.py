@@ -26,6 +26,7 @@ COMMANDS = {
     "demo": Command("odstream.cli.demo", "train a robot policy on a live stream of demonstrations, in two minutes"),
 }
 USAGE_ERROR = 2
+INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Without the program's name; None: those of this process.
 
     Returns:
-        The exit code: 0 for success, 2 for a command that does not exist or cannot run here.
+        The exit code: 0 for success, 2 for a command that does not exist or cannot run here, 130 when interrupted.
     """
     name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help"):
@@ -52,6 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MissingExtraError as error:
         print(f"odstream {name}: {error}", file=sys.stderr)
         return USAGE_ERROR
+    except KeyboardInterrupt:
+        print(f"odstream {name}: interrupted", file=sys.stderr)
+        return INTERRUPTED
 
 
 def _entry(command: Command) -> Callable[[Sequence[str]], int]:

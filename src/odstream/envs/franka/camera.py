@@ -46,8 +46,6 @@ class Camera:
         for name, pixels in (("width_px", width_px), ("height_px", height_px)):
             if not 1 <= pixels <= self.max_px:
                 raise ValueError(f"{name} must be 1 to {self.max_px}, got {pixels}")
-        self._context = _open_context(width_px, height_px)
-        self._context.make_current()
         self._model = mujoco.MjModel.from_xml_string(scene_xml(shadows=shadows, picture_px=self.max_px))
         self._data = mujoco.MjData(self._model)
         self._goal_site = self._model.site("goal").id
@@ -57,8 +55,7 @@ class Camera:
         self._scene = mujoco.MjvScene(self._model, maxgeom=200)
         self._options = mujoco.MjvOption()
         self._viewport = mujoco.MjrRect(0, 0, width_px, height_px)
-        self._resources = mujoco.MjrContext(self._model, mujoco.mjtFontScale.mjFONTSCALE_100)
-        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._resources)
+        self._context, self._resources = _open_renderer(self._model, width_px, height_px)
 
     def picture(self, pose: Pose) -> NDArray[np.uint8]:
         """Return ``[height, width, 3]`` RGB, owned by the caller."""
@@ -90,17 +87,22 @@ class Camera:
         self.close()
 
 
-def _open_context(width_px: int, height_px: int) -> Any:
+def _open_renderer(model: Any, width_px: int, height_px: int) -> tuple[Any, Any]:
+    """An OpenGL context, and MuJoCo's drawing resources within it."""
     wanted = os.environ.get("MUJOCO_GL", "").lower().strip()
     candidates = [wanted] if wanted else _available_backends()
     problem: Exception | None = None
     for backend in candidates:
         try:
-            return _context_class(backend)(width_px, height_px)
-        except Exception as error:  # OpenGL bindings raise anything from AttributeError to their own types
+            context = _context_class(backend)(width_px, height_px)
+            context.make_current()
+            resources = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
+            mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, resources)
+            return context, resources
+        except Exception as error:  # OpenGL bindings raise anything from AttributeError to types of their own
             problem = error
-    tried = ", ".join(candidates) or "none: neither libEGL nor libOSMesa was found"
-    raise MissingExtraError(f"no picture can be drawn: {_ADVICE} (backends tried: {tried}; {problem})") from problem
+    tried = f"{', '.join(candidates)}: {problem}" if candidates else "none, neither libEGL nor libOSMesa was found"
+    raise MissingExtraError(f"no picture can be drawn: {_ADVICE} (backends tried: {tried})") from problem
 
 
 def _available_backends() -> list[str]:

@@ -54,6 +54,10 @@ class DemoCfg:
         for name in ("target", "failure_rate"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must be 0 to 1, got {getattr(self, name)}")
+        if not 1 <= self.num_envs <= self.cache_episodes:
+            raise ValueError(f"num_envs must be 1 to cache_episodes={self.cache_episodes}, got {self.num_envs}")
+        if self.seed < 0:
+            raise ValueError(f"seed must be at least 0, got {self.seed}")
 
     def engine(self) -> OnlineDataEngineCfg:
         """Return the engine's configuration."""

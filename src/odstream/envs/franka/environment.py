@@ -53,7 +53,6 @@ class FrankaPickPlace(VectorEnv[Batch, Batch, NDArray[Any]]):
 
     Raises:
         ValueError: If a setting is out of range; the message names it.
-        MissingExtraError: On import, if MuJoCo is not installed.
     """
 
     metadata: Info = {  # noqa: RUF012 (the base class declares it this way)

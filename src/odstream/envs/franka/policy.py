@@ -113,13 +113,15 @@ class Learner:
     def __init__(self, policy: ChunkPolicy, cfg: LearnerCfg) -> None:
         self.policy = policy
         self.cfg = cfg
+        self.learning_rate = cfg.learning_rate
+        """Of the latest update."""
         self._optimizer = torch.optim.AdamW(
             policy.parameters(), lr=cfg.learning_rate, weight_decay=cfg.weight_decay, foreach=True
         )
 
     def update(self, context: Context, progress: float) -> float:
         """Take one step and return the loss. ``progress`` runs from 0 to 1 over the training."""
-        self._optimizer.param_groups[0]["lr"] = self.cfg.learning_rate * self._share(progress)
+        self.learning_rate = self._optimizer.param_groups[0]["lr"] = self.cfg.learning_rate * self._share(progress)
         loss = self.policy.loss(context, self.cfg.observation_noise)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]

@@ -57,8 +57,10 @@ class Outcome:
 
 
 def draw_pictures(outcome: Outcome, policy: ChunkPolicy, reset: str, folder: Path) -> list[str]:
-    """Draw what can be drawn. Return, in words, what could not and why."""
+    """Draw what can be drawn. Return, in words, what could not and why; no picture of an earlier run stays."""
     missing = []
+    for name in (CURVE, SCENE):
+        (folder / name).unlink(missing_ok=True)
     try:
         draw_success_curve(outcome.curve, outcome.target, folder / CURVE)
     except MissingExtraError as error:

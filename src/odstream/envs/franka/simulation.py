@@ -8,18 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from odstream.envs.franka.observation import SceneState
 from odstream.envs.franka.scenario import Scenario
 from odstream.envs.franka.scene import ARM_JOINTS, FINGER_OPENING_M, scene_xml
-from odstream.errors import MissingExtraError
-
-try:
-    import mujoco
-except ImportError as error:
-    raise MissingExtraError("the Franka task needs MuJoCo: pip install 'odstream[franka]'") from error
 
 _SERVOED = ARM_JOINTS + 2
 """Arm joints and fingers come first among the positions and velocities; the cube's free joint follows."""

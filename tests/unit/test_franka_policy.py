@@ -1,0 +1,102 @@
+"""The small learner: what it minimises, and its checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from odstream.envs.franka.policy import ChunkPolicy, Learner, LearnerCfg, PolicyCfg, load_policy, save_policy
+
+pytestmark = pytest.mark.franka
+
+CFG = PolicyCfg(observation_dim=3, action_dim=4, history=2, chunk=5, width=8)
+
+
+def context(length: int, anchor: int) -> dict[str, Tensor]:
+    """One context of an episode of ``length`` frames: observation t, action t."""
+    frames = torch.arange(anchor - 1, anchor + 5)
+    valid = (frames >= 0) & (frames < length)
+    loss_mask = valid.clone()
+    loss_mask[0] = False
+    numbers = torch.where(valid, frames, 0).float()[None, :, None]
+    return {
+        "obs": numbers.expand(1, 6, 3).clone(),
+        "actions": numbers.expand(1, 6, 4).clone(),
+        "valid": valid[None],
+        "loss_mask": loss_mask[None],
+    }
+
+
+def blind_policy(output: float) -> ChunkPolicy:
+    """A policy that predicts the same number whatever it sees."""
+    policy = ChunkPolicy(CFG)
+    with torch.no_grad():
+        policy.layers[-1].weight.zero_()
+        policy.layers[-1].bias.fill_(output)
+    return policy
+
+
+def test_padding_counts_neither_in_the_error_nor_in_the_mean() -> None:
+    """Field case W15."""
+    batch = context(length=3, anchor=2)
+    batch["actions"][~batch["valid"]] = 1e6
+    assert blind_policy(1.0).loss(batch).item() == pytest.approx(1.0)  # the one real target is 2
+
+
+def test_the_loss_covers_the_current_and_the_future_actions() -> None:
+    loss = blind_policy(0.0).loss(context(length=10, anchor=2)).item()
+    assert loss == pytest.approx((2 + 3 + 4 + 5 + 6) / 5)
+
+
+def test_the_first_frame_is_its_own_history() -> None:
+    policy = ChunkPolicy(CFG)
+    batch = context(length=10, anchor=0)
+    batch["obs"][:, 1:] = 0.7
+    expected = batch["actions"][:, 1:] - policy(torch.full((1, 2, 3), 0.7))
+    assert policy.loss(batch).item() == pytest.approx(expected.abs().mean().item())
+
+
+def test_normalisation_looks_at_real_frames_and_has_a_floor() -> None:
+    policy = ChunkPolicy(CFG)
+    batch = context(length=3, anchor=2)
+    batch["obs"][~batch["valid"]] = 1e6
+    policy.freeze_normalisation(batch)
+    assert policy.get_buffer("observation_mean").tolist() == [1.5] * 3
+    batch["obs"][:] = 1.0
+    policy.freeze_normalisation(batch)
+    assert policy.get_buffer("observation_std").tolist() == pytest.approx([0.02] * 3)
+
+
+def test_actions_stay_within_their_range() -> None:
+    actions = blind_policy(40.0).act(torch.zeros(2, 2, 3))
+    assert actions.shape == (2, 5, 4)
+    assert actions.eq(1.0).all()
+
+
+def test_learning_reduces_the_loss_and_the_learning_rate_ends_small() -> None:
+    torch.manual_seed(0)
+    learner = Learner(ChunkPolicy(CFG), LearnerCfg(learning_rate=1e-2, observation_noise=0.0))
+    batch = context(length=10, anchor=2)
+    losses = [learner.update(batch, step / 300) for step in range(301)]
+    assert losses[-1] < 0.1 * losses[0]
+    assert learner.learning_rate == pytest.approx(2e-4)
+
+
+def test_a_checkpoint_gives_back_the_same_policy(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    policy = ChunkPolicy(CFG)
+    policy.freeze_normalisation(context(length=10, anchor=2))
+    save_policy(policy, tmp_path / "policy.pt")
+    loaded = load_policy(tmp_path / "policy.pt")
+    seen = torch.randn(4, 2, 3)
+    assert torch.equal(loaded.act(seen), policy.act(seen))
+    assert loaded.cfg == CFG
+
+
+def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
+    torch.save({"format": 99}, tmp_path / "policy.pt")
+    with pytest.raises(ValueError, match="checkpoint format 99; this version reads 1"):
+        load_policy(tmp_path / "policy.pt")
