@@ -75,14 +75,28 @@ class Publisher:
         self._rows: Mapping[tuple[str, ...], NDArray[Any]] = store.rows_of_fields()
         self._provenance = PROVENANCE[0].key in self._rows
         self._free = list(range(store.layout.rows - 1, -1, -1))
+        self._claimed: set[int] = set()
         self._next_episode = 0
 
     def claim(self) -> int:
-        """Return a row to record into. The caller owns it until it gives it to `recycle` or `publish`."""
-        return self._free.pop()
+        """Return a row to record into. The caller owns it until it gives it to `recycle` or `publish`.
+
+        Raises:
+            RuntimeError: If all spare rows are claimed.
+        """
+        if not self._free:
+            raise RuntimeError(f"all {len(self._claimed)} free rows are claimed; give one away before the next claim")
+        row = self._free.pop()
+        self._claimed.add(row)
+        return row
 
     def recycle(self, row: int) -> None:
-        """Take back a row whose recording is of no use."""
+        """Take back a row whose recording is of no use.
+
+        Raises:
+            ValueError: If it is not claimed.
+        """
+        self._give_away(row)
         self._free.append(row)
 
     def has_room(self, slot: int) -> bool:
@@ -95,9 +109,14 @@ class Publisher:
         """Make ``record`` readable in ``slot``, retire what was there, and return the new episode's identity.
 
         Holds the lock for the swap only. Call it when `has_room`.
+
+        Raises:
+            ValueError: If the record does not describe every frame of a claimed row. Nothing was changed.
         """
         store, row = self._store, record.row
         episode_id = self._next_episode
+        _check_frames(record, store.layout.max_episode_steps)
+        self._give_away(row)
         self._annotate(record)
         self._tabulate(record)
         store.episode_id[row], store.generation[row] = episode_id, generation
@@ -122,17 +141,20 @@ class Publisher:
             self._free.append(old)
         return episode_id
 
+    def _give_away(self, row: int) -> None:
+        if row not in self._claimed:
+            raise ValueError(f"row must be a claimed one that was not given away yet, got {row!r}")
+        self._claimed.remove(row)
+
     def _valid(self, row: int, length: int) -> NDArray[np.bool_]:
         valid: NDArray[np.bool_] = self._rows["valid",][row, :length].view(np.bool_)
         return valid
 
     def _annotate(self, record: RowRecord) -> None:
-        """Fill the annotations, and pad what the row's previous episode left behind the new one."""
+        """Fill the annotations, and pad what earlier episodes and failed attempts left behind the new one."""
         row, length = record.row, record.length
-        previous = int(self._store.length[row])
-        if length < previous:
-            for field in self._store.layout.fields:
-                self._rows[field.key][row, length:previous] = field.padding
+        for field in self._store.layout.fields:
+            self._rows[field.key][row, length:] = field.padding
         write = {field.key[0]: self._rows[field.key][row, :length] for field in ANNOTATIONS}
         steps = np.arange(length)
         write["valid"][:] = True if record.valid is None else record.valid
@@ -210,3 +232,19 @@ class Publisher:
         valid = self._valid(row, length)
         anchors = valid & (self._rows["continuity_id",][row, :length] >= 0)
         return RowState(int(store.episode_id[row]), int(store.generation[row]), slot, valid, anchors)
+
+
+def _check_frames(record: RowRecord, max_episode_steps: int) -> None:
+    """Refuse a record that would leave frames of its row with what an earlier episode wrote."""
+    length = record.length
+    if not 1 <= length <= max_episode_steps:
+        raise ValueError(
+            f"an episode's length must be between 1 and max_episode_steps={max_episode_steps}, got {length}"
+        )
+    ranges = [(segment.start, segment.end) for segment in record.segments]
+    begins, ends = [start for start, _ in ranges], [end for _, end in ranges]
+    if [*begins, length] != [0, *ends] or any(start >= end for start, end in ranges):
+        raise ValueError(f"segments must be consecutive, not empty, and cover frames 0 to {length}, got {ranges}")
+    for name, array, kind in (("valid", record.valid, np.bool_), ("continuity_id", record.continuity_id, np.integer)):
+        if array is not None and (np.shape(array) != (length,) or not np.issubdtype(array.dtype, kind)):
+            raise ValueError(f"{name} must be an array [{length}] of {kind.__name__}, got {array!r}")
