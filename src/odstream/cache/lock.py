@@ -98,12 +98,19 @@ class SharedLock:
             code = _lock_within(self._mutex, _SLICE_S)
             if code != errno.ETIMEDOUT:
                 return code
-            if self.check is not None:
-                self.check()
+            self._run_check()
             if time.monotonic() >= deadline:
                 raise LockTimeoutError(
                     f"the cache lock was not free within {self._timeout_s} s; its holder is alive, perhaps suspended"
                 )
+
+    def _run_check(self) -> None:
+        check, self.check = self.check, None  # a check that waits for this lock itself must not check again
+        try:
+            if check is not None:
+                check()
+        finally:
+            self.check = check
 
     def __enter__(self) -> None:
         self.acquire()

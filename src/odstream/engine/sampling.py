@@ -65,7 +65,7 @@ class Sampler:
         store: The cache.
         budgeted: Whether selections are debited.
         refill_after: Selections after which a refill is requested by itself; None for never.
-        check: Raises if the engine does not serve; called under the lock before a shortage is reported.
+        check: Raises if the engine does not serve; called before a shortage is reported, without the lock.
     """
 
     def __init__(
@@ -89,11 +89,14 @@ class Sampler:
             DataUnavailableError: If no row allows such a window.
             DataBudgetExhaustedError: If the eligible rows cannot fund the whole batch.
         """
-        uniforms = self._uniforms(generator)
-        with self._store.transaction():
-            draw = self._choose(request, uniforms)
-            copies = self._copy(request, draw)
-            self._account(request, draw)
+        try:
+            with self._store.transaction():
+                draw = self._choose(request, self._uniforms(generator))
+                copies = self._copy(request, draw)
+                self._account(request, draw)
+        except (DataUnavailableError, DataBudgetExhaustedError):
+            self._check()  # a producer that failed explains a shortage
+            raise
         batch = self._gather.batch(copies)
         if request.padded:
             mask = batch["valid"].clone()
@@ -107,7 +110,6 @@ class Sampler:
         if self._budgeted:
             remaining = store.assigned[eligible] - store.delivered[eligible]
             if int(remaining.sum()) < request.batch_size:
-                self._check()
                 raise DataBudgetExhaustedError(
                     f"{len(eligible)} eligible episodes have {int(remaining.sum())} selections left, the batch needs "
                     f"{request.batch_size}; wait for a refill, or stop"
@@ -116,7 +118,7 @@ class Sampler:
             rows = eligible[picks]
         else:
             rows, counts = draw_rows(eligible, uniforms(request.batch_size)), np.empty(0, np.int64)
-        columns = int(store.intervals[mode, rows].max())
+        columns = int(store.intervals[mode][rows].max())
         tables = Intervals(
             store.first[mode][rows, :columns],
             store.end[mode][rows, :columns],
@@ -130,14 +132,13 @@ class Sampler:
     def _eligible(self, request: WindowRequest, mode: int) -> Ints:
         store = self._store
         rows = store.row_of_slot
-        allowed = store.longest[mode, rows] >= request.anchor_frames
+        allowed = store.longest[mode][rows] >= request.anchor_frames
         if request.generations is not None:
             allowed &= np.isin(store.generation[rows], request.generations)
         if allowed.all():
             return rows
         eligible: Ints = rows[allowed]
         if not len(eligible):
-            self._check()
             raise DataUnavailableError(self._shortage(request, mode))
         return eligible
 
