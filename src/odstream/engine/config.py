@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from odstream.validation import check_choice, check_finite, check_int
+from odstream.validation import INT64_MAX, check_choice, check_finite, check_int
 
 __all__ = ["OnlineDataEngineCfg", "RefillPolicy"]
 
 RefillPolicy = Literal["sample_threshold", "manual"]
+
+_EVENTS_PER_REPLACEMENT = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,13 +105,20 @@ class OnlineDataEngineCfg:
             )
         check_int("episode_sample_hard_limit", limit, 1)
         check_int("episode_sample_budget", budget, 1)
+        if budget * self.buffer_size > INT64_MAX:
+            raise ValueError(
+                f"episode_sample_budget * buffer_size must be at most {INT64_MAX}, so that it can be counted, "
+                f"got {budget} * {self.buffer_size}"
+            )
         if budget > limit:
             raise ValueError(f"episode_sample_budget must be at most episode_sample_hard_limit={limit}, got {budget}")
 
     def _check_events(self) -> None:
         check_int("lifecycle_event_capacity", self.lifecycle_event_capacity, 0)
-        if 0 < self.lifecycle_event_capacity < self.buffer_size:
+        needed = max(self.buffer_size, _EVENTS_PER_REPLACEMENT)
+        if 0 < self.lifecycle_event_capacity < needed:
             raise ValueError(
-                f"lifecycle_event_capacity must be 0 or at least buffer_size={self.buffer_size}, so that the initial "
-                f"fill fits before anybody can drain it, got {self.lifecycle_event_capacity}"
+                f"lifecycle_event_capacity must be 0 or at least {needed}, so that the initial fill of "
+                f"buffer_size={self.buffer_size} episodes fits before anybody can drain it, and so does the "
+                f"replacement of one, got {self.lifecycle_event_capacity}"
             )
