@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from odstream.cache.layout import ANNOTATIONS, PROVENANCE, CacheLayout, Field, FieldKey
 from odstream.engine.config import OnlineDataEngineCfg
 from odstream.errors import EnvironmentContractError
@@ -10,7 +12,10 @@ from odstream.producers.base import FieldSpec, RolloutSpec
 __all__ = ["layout_for"]
 
 _RESERVED = frozenset(field.key[0] for field in (*ANNOTATIONS, *PROVENANCE)) | {"loss_mask"}
-_KINDS = "biufc"
+_DTYPES = frozenset(
+    {"bool", "float16", "float32", "float64", "complex64", "complex128"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
 
 
 def layout_for(cfg: OnlineDataEngineCfg, spec: RolloutSpec) -> CacheLayout:
@@ -57,9 +62,12 @@ def _field(key: FieldKey, spec: FieldSpec) -> Field:
     name = ".".join(key)
     if any(extent < 1 for extent in spec.shape):
         raise EnvironmentContractError(f"{name} must not be empty, got shape {spec.shape}")
-    if spec.dtype.kind not in _KINDS or not spec.dtype.isnative or spec.dtype.itemsize > 16:
-        raise EnvironmentContractError(f"{name} must be bool, integer, float or complex, got dtype {spec.dtype}")
-    return Field(key, spec.shape, spec.dtype)
+    if spec.dtype.name not in _DTYPES or not spec.dtype.isnative:
+        raise EnvironmentContractError(
+            f"{name} must be bool, integer, float or complex of a dtype that torch has, in native byte order, "
+            f"got dtype {spec.dtype!r}"
+        )
+    return Field(key, spec.shape, np.dtype(spec.dtype.name))  # of several that are equal, the one torch knows
 
 
 def _check_names(keys: list[FieldKey]) -> None:
