@@ -34,7 +34,7 @@ def check_finite(name: str, value: object, *, above: float = 0.0) -> float:
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number, got {value!r} ({type(value).__name__})")
-    if not math.isfinite(value) or value <= above:
+    if not -math.inf < value < math.inf or value <= above:
         raise ValueError(f"{name} must be finite and greater than {above:g}, got {value!r}")
     return float(value)
 

@@ -21,12 +21,16 @@ def encode(error: BaseException, *, limit_bytes: int = 60_000) -> bytes:
         pickle.loads(exception)
     except Exception:  # anything can go wrong in somebody else's exception
         exception = b""
+    try:
+        text = str(error)
+    except Exception:  # the same
+        text = "(its text cannot be had)"
     if len(exception) > _EXCEPTION_BYTES or not isinstance(error, Exception) or isinstance(error, StopIteration):
         exception = b""
     kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
-    payload = pickle.dumps((kind, _cut(str(error)), _cut(trace), exception))
+    payload = pickle.dumps((kind, _cut(text), _cut(trace), exception))
     if len(payload) > limit_bytes:
-        payload = pickle.dumps((kind, str(error)[:200], trace[-200:], b""))
+        payload = pickle.dumps((kind, text[:200], trace[-200:], b""))
     return payload
 
 
