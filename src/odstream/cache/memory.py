@@ -47,9 +47,9 @@ class SharedMemory:
     """
 
     def __init__(self, fd: int, nbytes: int) -> None:
-        self._fd = fd
-        self.nbytes = nbytes
         self.buffer = mmap.mmap(fd, nbytes)
+        self.nbytes = nbytes
+        self._fd = fd  # last: only a memory that is mapped owns its descriptor
 
     @classmethod
     def create(cls, nbytes: int) -> SharedMemory:
