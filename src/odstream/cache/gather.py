@@ -1,16 +1,17 @@
 """Copies windows of frames out of the cache into owned tensors. The only module here that needs torch.
 
-Letters: ``B`` batch, ``L`` frames per window, ``W`` elements per frame of a block.
+Letters: ``B`` batch, ``L`` frames per window, ``W`` bytes per frame of a block.
 
-A block is seen as an overlapping view of all its windows, ``[windows, L, W]`` with strides ``(W, W, 1)``; selecting
-from it along the first axis copies each window in one piece, at the speed of memory.
+A block is seen as an overlapping view of all its windows, ``[windows, L * W]`` with strides ``(W, 1)``; selecting from
+it along the first axis copies each window in one piece, at the speed of memory. Bytes are copied, whatever the dtype.
 """
 
 from __future__ import annotations
 
 import mmap
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from math import prod
 from typing import Any
 
@@ -19,13 +20,11 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
-from odstream.cache.layout import Block, Field, FieldKey
+from odstream.cache.layout import Block, FieldKey, Member
 from odstream.cache.store import CacheStore
 
 __all__ = ["PADDING_FRAME", "BufferPool", "FrameGather"]
 
-# torch copies these dtypes but cannot index them; a signed integer of the same width carries the bits.
-_CARRIERS: dict[str, type[np.generic]] = {"uint16": np.int16, "uint32": np.int32, "uint64": np.int64}
 _POOLED_BYTES = 16 * 2**20
 
 PADDING_FRAME = 0
@@ -43,18 +42,17 @@ class BufferPool:
         self._keep = keep
         self._free: dict[int, list[mmap.mmap]] = {}
 
-    def empty(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return an uninitialised flat tensor."""
-        nbytes = count * dtype.itemsize
+    def empty(self, nbytes: int) -> torch.Tensor:
+        """Return uninitialised bytes."""
         if nbytes < _POOLED_BYTES:
-            return torch.empty(count, dtype=dtype)
+            return torch.empty(nbytes, dtype=torch.uint8)
         size = -(-nbytes // _POOLED_BYTES) * _POOLED_BYTES
         free = self._free.setdefault(size, [])
         memory = free.pop() if free else mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         array = np.frombuffer(memory, np.uint8)
         # The tensor keeps the array alive; the array's end is the moment at which nobody uses the memory any more.
         weakref.finalize(array, self._give_back, size, memory).atexit = False
-        return torch.from_numpy(array)[:nbytes].view(dtype)
+        return torch.from_numpy(array)[:nbytes]
 
     def _give_back(self, size: int, memory: mmap.mmap) -> None:
         free = self._free[size]
@@ -66,31 +64,41 @@ class BufferPool:
 
 
 class _BlockView:
-    def __init__(self, store: CacheStore, block: Block) -> None:
-        frames = store.array(f"block:{block.name}")
-        self.members = block.members
-        self.keys = [field.key for field, _ in block.members]
-        self.all_scalars = all(field.shape == () for field, _ in block.members)
-        self.width = block.width
-        self.dtype = torch.from_numpy(np.empty(0, block.dtype)).dtype
-        self.frames = torch.from_numpy(frames.view(_CARRIERS.get(block.dtype.name, block.dtype)))
+    """A block as torch sees it, and how a copy of it falls into fields."""
 
-    def fields(self, copied: torch.Tensor) -> Iterable[tuple[FieldKey, torch.Tensor]]:
-        """Split a copy ``[B, L, W]`` into its fields."""
-        copied = copied.view(self.dtype)
-        if self.all_scalars:
-            return zip(self.keys, copied.unbind(-1), strict=True)
-        return ((field.key, _part(copied, field, offset)) for field, offset in self.members)
+    def __init__(self, store: CacheStore, block: Block) -> None:
+        self.frames = torch.from_numpy(store.array(f"block:{block.name}"))
+        self.width = block.width_bytes
+        self.parts = [_Part(list(members)) for _, members in groupby(block.members, key=_kind)]
 
     def windows(self, length: int) -> torch.Tensor:
-        count = len(self.frames) - length + 1
-        return self.frames.as_strided((count, length, self.width), (self.width, self.width, 1))
+        count, size = len(self.frames) - length + 1, length * self.width
+        return self.frames.as_strided((count, size), (self.width, 1))
+
+    def fields(self, copied: torch.Tensor) -> Iterator[tuple[FieldKey, torch.Tensor]]:
+        """Split a copy ``[B, L, W]`` into its fields."""
+        for part in self.parts:
+            yield from part.split(copied)
 
 
-def _part(copied: torch.Tensor, field: Field, offset: int) -> torch.Tensor:
-    if not field.shape:
-        return copied[..., offset]
-    return copied[..., offset : offset + field.size].view(*copied.shape[:-1], *field.shape)
+class _Part:
+    """Neighbours in a block that have one dtype and are all scalars, or one field alone."""
+
+    def __init__(self, members: list[Member]) -> None:
+        self._keys = [field.key for field, _ in members]
+        self._shape = members[0].field.shape
+        self._bytes = slice(members[0].offset_bytes, members[-1].offset_bytes + members[-1].field.nbytes)
+        self._dtype = torch.from_numpy(np.empty(0, members[0].field.dtype)).dtype
+
+    def split(self, copied: torch.Tensor) -> Iterable[tuple[FieldKey, torch.Tensor]]:
+        values = copied[..., self._bytes].view(self._dtype)
+        if self._shape == ():
+            return zip(self._keys, values.unbind(-1), strict=True)
+        return [(self._keys[0], values.view(*copied.shape[:-1], *self._shape))]
+
+
+def _kind(member: Member) -> object:
+    return member.field.dtype if member.field.shape == () else member.field.key
 
 
 class FrameGather:
@@ -132,8 +140,8 @@ class FrameGather:
     def _select(
         self, view: _BlockView, source: torch.Tensor, index: torch.Tensor, shape: tuple[int, int]
     ) -> torch.Tensor:
-        out = self._pool.empty(prod(shape) * view.width, view.frames.dtype)
-        torch.index_select(source, 0, index, out=out.view(len(index), *source.shape[1:]))
+        out = self._pool.empty(prod(shape) * view.width)
+        torch.index_select(source, 0, index, out=out.view(len(index), -1))
         return out.view(*shape, view.width)
 
     def batch(self, copies: list[torch.Tensor]) -> TensorDict:

@@ -2,9 +2,10 @@
 
 Letters: ``C`` readable slots, ``P`` spare rows, ``R = C + P`` rows, ``T`` frames per row, ``G`` guard frames.
 
-Frames lie in *blocks*, arrays ``[frames, width]``. A field that is large or that learners use as it is owns a block;
-small ones share a block per dtype. Before the first row, between rows and after the last lie ``G`` guard frames that
-always hold canonical padding, so a window that reaches over an end of an episode is a plain copy.
+Frames lie in *blocks*, arrays of bytes ``[frames, width]``. A field that is large, or that learners use as it is, owns
+a block; the small ones share one, so that few copies serve all fields. Before the first row, between rows and after
+the last lie ``G`` guard frames that always hold canonical padding, so a window that reaches over an end of an episode
+is a plain copy.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class Field:
     """Value of every element where there is no frame."""
 
     @property
-    def size(self) -> int:
-        """Elements per frame."""
-        return prod(self.shape)
+    def nbytes(self) -> int:
+        """Bytes per frame."""
+        return prod(self.shape) * self.dtype.itemsize
 
 
 def _scalars(dtype: type[np.generic], padding: int, *names: str) -> tuple[Field, ...]:
@@ -96,18 +97,17 @@ class Word:
 
 
 class Member(NamedTuple):
-    """A field's place in its block: elements ``offset .. offset + field.size``."""
+    """A field's place in its block."""
 
     field: Field
-    offset: int
+    offset_bytes: int
 
 
 class Block(NamedTuple):
     """Fields that are stored, and copied, together."""
 
     name: str
-    dtype: np.dtype[Any]
-    width: int
+    width_bytes: int
     members: tuple[Member, ...]
 
 
@@ -161,7 +161,7 @@ class CacheLayout:
     @property
     def frame_bytes(self) -> int:
         """Payload bytes of one frame."""
-        return sum(field.size * field.dtype.itemsize for field in self.fields)
+        return sum(field.nbytes for field in self.fields)
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
@@ -210,7 +210,7 @@ class CacheLayout:
         yield "events", (max(self.event_capacity, 1), 8), np.int64
         yield "event_frames", (max(self.event_capacity, 1), 2, steps), np.bool_
         for block in self.blocks:
-            yield f"block:{block.name}", (self.frames, block.width), block.dtype
+            yield f"block:{block.name}", (self.frames, block.width_bytes), np.uint8
 
 
 def _aligned(offset: int, to: int) -> int:
@@ -218,17 +218,15 @@ def _aligned(offset: int, to: int) -> int:
 
 
 def _blocks_of(fields: Iterable[Field]) -> Iterator[Block]:
-    shared: dict[np.dtype[Any], list[Field]] = {}
+    small = []
     for field in fields:
-        if field.key in _OWN_BLOCK_KEYS or field.size * field.dtype.itemsize >= _OWN_BLOCK_BYTES:
-            yield Block(".".join(field.key), field.dtype, field.size, (Member(field, 0),))
+        if field.key in _OWN_BLOCK_KEYS or field.nbytes >= _OWN_BLOCK_BYTES:
+            yield Block(".".join(field.key), field.nbytes, (Member(field, 0),))
         else:
-            shared.setdefault(field.dtype, []).append(field)
-    for dtype, members in shared.items():
-        offsets = np.cumsum([0, *(field.size for field in members)]).tolist()
-        yield Block(
-            f"small {dtype.name}",
-            dtype,
-            offsets[-1],
-            tuple(Member(field, offset) for field, offset in zip(members, offsets[:-1], strict=True)),
-        )
+            small.append(field)
+    if not small:
+        return
+    small.sort(key=lambda field: -field.dtype.itemsize)  # so that every one is aligned
+    offsets = np.cumsum([0, *(field.nbytes for field in small)]).tolist()
+    members = tuple(Member(field, offset) for field, offset in zip(small, offsets[:-1], strict=True))
+    yield Block("small", _aligned(offsets[-1], small[0].dtype.itemsize), members)

@@ -86,7 +86,8 @@ class CacheStore:
         for block in self.layout.blocks:
             frames = self.array(f"block:{block.name}")
             for field, offset in block.members:
-                yield field, frames[:, offset : offset + field.size].reshape(len(frames), *field.shape)
+                values = frames[:, offset : offset + field.nbytes].view(field.dtype)
+                yield field, values.reshape(len(frames), *field.shape)
 
     def rows_of_fields(self) -> Mapping[FieldKey, NDArray[Any]]:
         """Return a view ``[R, T, *shape]`` of each field: the frames of all rows, without guards."""
