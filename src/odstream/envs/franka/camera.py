@@ -6,10 +6,10 @@ picture is wanted: ``MUJOCO_GL`` if set, else the first of EGL and OSMesa that i
 
 from __future__ import annotations
 
-import ctypes.util
 import importlib
 import os
 import sys
+from ctypes.util import find_library
 from typing import Any
 
 import mujoco
@@ -108,7 +108,7 @@ def _open_renderer(model: Any, width_px: int, height_px: int) -> tuple[Any, Any]
 def _available_backends() -> list[str]:
     if not sys.platform.startswith("linux"):
         return [""]
-    return [backend for backend, library in _LINUX_BACKENDS.items() if ctypes.util.find_library(library)]
+    return [backend for backend, library in _LINUX_BACKENDS.items() if find_library(library)]
 
 
 def _context_class(backend: str) -> Any:
