@@ -60,6 +60,7 @@ class FrankaPickPlace(VectorEnv[Batch, Batch, NDArray[Any]]):
         "render_fps": round(1 / CONTROL_PERIOD_S),
         "autoreset_mode": AutoresetMode.DISABLED,
     }
+    _camera: Camera | None = None
 
     def __init__(
         self,
@@ -91,7 +92,6 @@ class FrankaPickPlace(VectorEnv[Batch, Batch, NDArray[Any]]):
         self._grip_fails_at = np.full(num_envs, np.inf)
         self._grip_failed = np.zeros(num_envs, np.bool_)
         self._way_m = np.ones(num_envs)
-        self._camera: Camera | None = None
 
     @property
     def active(self) -> NDArray[np.bool_]:
