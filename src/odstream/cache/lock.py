@@ -12,7 +12,7 @@ import errno
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
+from threading import get_native_id
 
 from odstream.errors import LockTimeoutError
 
@@ -46,20 +46,17 @@ _has_clocklock = hasattr(_pthread, "pthread_mutex_clocklock")
 
 
 class SharedLock:
-    """Mutual exclusion between all processes and threads that map the same memory.
-
-    Not reentrant. ``with lock:`` acquires with the default deadline.
+    """Mutual exclusion between all processes and threads that map the same memory. Not reentrant.
 
     Args:
         address: Address of `LOCK_BYTES` of shared memory.
-        timeout_s: Seconds that an acquisition may take in all.
-        check: Called between slices of waiting; may raise to give up.
+        timeout_s: Seconds that an acquisition may take in all; may be infinite.
     """
 
-    def __init__(self, address: int, *, timeout_s: float = 30.0, check: Callable[[], None] | None = None) -> None:
+    def __init__(self, address: int, *, timeout_s: float = 30.0) -> None:
         self._mutex = ctypes.c_void_p(address)
-        self._timeout_s = timeout_s
-        self.check = check
+        self._holder: int | None = None
+        self.timeout_s = timeout_s
 
     def initialise(self) -> None:
         """Prepare the mutex. Called once, by the process that allocated the memory."""
@@ -71,54 +68,60 @@ class SharedLock:
         _succeed(_pthread.pthread_mutex_init(self._mutex, attributes))
         _succeed(_pthread.pthread_mutexattr_destroy(attributes))
 
-    def acquire(self) -> None:
-        """Take the lock.
+    def acquire(self, check: Callable[[], None] | None = None) -> None:
+        """Take the lock. If an interrupt (Ctrl-C, a signal handler that raises) ends the call, it is not held.
+
+        Args:
+            check: Called between slices of waiting, without the lock; may raise to give up.
 
         Raises:
             LockTimeoutError: If it was not free within the deadline although its holder lives.
+            RuntimeError: If this thread holds it already, which only code in a signal handler can bring about.
         """
-        code = _pthread.pthread_mutex_trylock(self._mutex)
-        if code == errno.EBUSY:
-            code = self._wait()
-        if code == errno.EOWNERDEAD:
-            _succeed(_pthread.pthread_mutex_consistent(self._mutex))
-        elif code == errno.EDEADLK:
-            # An interrupt hit this thread between the C call and the `with` block: it still owns the lock.
-            return
-        elif code != 0:
-            _succeed(code)
+        if self._holder == get_native_id():
+            raise RuntimeError(
+                "this thread holds the cache lock already: a signal handler interrupted a call on this engine and made "
+                "another one; let the handler set a flag, and make the call after it has returned"
+            )
+        try:
+            self._take(check)
+            self._holder = get_native_id()
+        except BaseException:
+            self._let_go()
+            raise
 
     def release(self) -> None:
         """Give the lock back."""
+        self._holder = None
         _succeed(_pthread.pthread_mutex_unlock(self._mutex))
 
-    def _wait(self) -> int:
-        deadline = time.monotonic() + self._timeout_s
+    def _take(self, check: Callable[[], None] | None) -> None:
+        code = _pthread.pthread_mutex_trylock(self._mutex)
+        if code == errno.EBUSY:
+            code = self._wait(check)
+        if code == errno.EOWNERDEAD:
+            _succeed(_pthread.pthread_mutex_consistent(self._mutex))
+        elif code != errno.EDEADLK:  # this thread kept it, interrupted on its way out of a `with` block
+            _succeed(code)
+
+    def _let_go(self) -> None:
+        """Unlock if this thread holds the mutex: an interrupt may come after the C call that locked it."""
+        if _pthread.pthread_mutex_trylock(self._mutex) != errno.EBUSY:
+            _pthread.pthread_mutex_consistent(self._mutex)  # where its last holder died; has no effect elsewhere
+            _pthread.pthread_mutex_unlock(self._mutex)
+
+    def _wait(self, check: Callable[[], None] | None) -> int:
+        deadline = time.monotonic() + self.timeout_s
         while True:
             code = _lock_within(self._mutex, _SLICE_S)
             if code != errno.ETIMEDOUT:
                 return code
-            self._run_check()
-            if time.monotonic() >= deadline:
-                raise LockTimeoutError(
-                    f"the cache lock was not free within {self._timeout_s} s; its holder is alive, perhaps suspended"
-                )
-
-    def _run_check(self) -> None:
-        check, self.check = self.check, None  # a check that waits for this lock itself must not check again
-        try:
             if check is not None:
                 check()
-        finally:
-            self.check = check
-
-    def __enter__(self) -> None:
-        self.acquire()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
+            if time.monotonic() >= deadline:
+                raise LockTimeoutError(
+                    f"the cache lock was not free within {self.timeout_s} s; its holder is alive, perhaps suspended"
+                )
 
 
 def _lock_within(mutex: ctypes.c_void_p, seconds: float) -> int:

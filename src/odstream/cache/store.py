@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from odstream.cache.layout import Array, CacheLayout, FieldKey, Word
 from odstream.cache.lock import SharedLock
 from odstream.cache.memory import SharedMemory
 
-__all__ = ["CacheStore"]
+__all__ = ["CacheStore", "Transaction"]
 
 
 class CacheStore:
@@ -36,6 +36,7 @@ class CacheStore:
         self.memory = memory
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(memory.buffer))
         self.lock = SharedLock(self._address)
+        self._check: Callable[[], None] | None = None
         words = self.array("words")
         self.words: NDArray[np.int64] = words
         self._journal = self.array("journal")
@@ -102,12 +103,16 @@ class CacheStore:
         """Return the position of the rows' first frames in a block."""
         return row * self.layout.row_stride + self.layout.guard_frames
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Hold the lock. A change that its last holder left unfinished is finished first."""
-        with self.lock:
-            self._finish()
-            yield
+    def transaction(self, *, patient: bool = False) -> Transaction:
+        """Hold the lock: ``with store.transaction():``. What its last holder left unfinished is finished first.
+
+        Args:
+            patient: Do not let the check of `when_waiting` end the wait. For reports that must arrive.
+
+        Raises:
+            LockTimeoutError: If the lock was not free in time although its holder lives.
+        """
+        return Transaction(self, None if patient else self._check)
 
     def commit(self, at: NDArray[np.int64] | list[int], values: NDArray[np.int64] | list[int]) -> None:
         """Set ``words[at] = values`` as a whole, even if this process dies half way.
@@ -128,5 +133,29 @@ class CacheStore:
             self.words[Word.JOURNAL_LENGTH] = 0
 
     def when_waiting(self, check: Callable[[], None] | None) -> None:
-        """Call ``check`` now and then while this process waits for the lock."""
-        self.lock.check = check
+        """Call ``check`` now and then while this process waits for the lock; it may raise to give up."""
+        self._check = check
+
+
+class Transaction:
+    """What `CacheStore.transaction` returns. Not a generator: interrupted between two steps, one would keep the lock."""
+
+    __slots__ = ("_check", "_store")
+
+    def __init__(self, store: CacheStore, check: Callable[[], None] | None) -> None:
+        self._store = store
+        self._check = check
+
+    def __enter__(self) -> None:
+        store = self._store
+        store.lock.acquire(self._check)
+        try:
+            store._finish()
+        except BaseException:
+            store.lock.release()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._store.lock.release()
