@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from odstream.errors import EnvironmentContractError
 from odstream.producers.base import Segment
 
+__all__ = ["DemoSegment"]
+
 Rows = NDArray[np.bool_]
 """``[P]`` one flag per row."""
 

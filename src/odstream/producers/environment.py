@@ -30,6 +30,8 @@ from odstream.producers.seats import SingleEnvironments
 from odstream.producers.spaces import REWARD, Leaf, action_width
 from odstream.producers.vector import BatchedEnvironment
 
+__all__ = ["EnvironmentProducerFactory", "GymConfig", "GymEnvironmentProducer", "validate_gym_config"]
+
 STATE_NAMES = ("state", "agent_pos")
 """Top-level observation fields that are taken for the robot's state where none is named."""
 

@@ -16,6 +16,8 @@ from gymnasium.vector import VectorEnv
 from odstream.errors import EnvironmentContractError
 from odstream.validation import check_choice, check_finite, check_int
 
+__all__ = ["GymConfig", "validate_gym_config"]
+
 Reference = Callable[..., Any] | str
 """A callable that pickles, or ``"module:name"``."""
 

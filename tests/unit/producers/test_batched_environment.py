@@ -234,6 +234,17 @@ def test_a_stateful_expert_is_told_which_rows_begin(autoreset: str) -> None:
     assert_whole_and_genuine(result)
 
 
+def careless_expert(observation: Any) -> np.ndarray:
+    action = plus_hundred(observation)
+    observation[:] = -1
+    return action
+
+
+def test_an_expert_that_writes_into_its_observation_spoils_no_record() -> None:
+    """Field case C12."""
+    assert_whole_and_genuine(recorded(expert=careless_expert))
+
+
 def one_row(observation: Any) -> np.ndarray:
     return np.zeros(1, np.float32)
 

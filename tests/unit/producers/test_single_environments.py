@@ -261,6 +261,18 @@ def test_a_stateful_expert_is_reset_and_not_shared() -> None:
         assert column(frames, ACTIONS) == [100, 101, 102, 103, 104, 105]
 
 
+def careless_expert(observation: Any) -> np.ndarray:
+    action = plus_hundred(observation)
+    observation[:] = -1
+    return action
+
+
+def test_an_expert_that_writes_into_its_observation_spoils_no_record() -> None:
+    """Field case C12."""
+    ((_, frames),) = recorded(expert=careless_expert).accepted
+    assert column(frames, OBS) == [0, 1, 2, 3, 4, 5]
+
+
 def test_an_expert_class_is_instantiated() -> None:
     ((_, frames),) = recorded(expert="tests.fakes.environments:RememberingExpert").accepted
     assert column(frames, ACTIONS)[0] == 100
