@@ -35,7 +35,7 @@ class FakeEngineCfg:
     gym_config: Mapping[str, Any] | None = field(default_factory=lambda: {"num_envs": 4})
     episode_sample_budget: int | None = 600
     episode_sample_hard_limit: int | None = 1000
-    lifecycle_event_capacity: int | None = None
+    lifecycle_event_capacity: int = 0
 
 
 class FakeEngine:
@@ -140,6 +140,12 @@ class FakeEngine:
         self.delivered += batch_size
         return drawn
 
+    def _log(self, kind: str, generation: int) -> None:
+        if self.cfg.lifecycle_event_capacity:
+            at_ns = round(self._next_publication * 1e9)
+            self.events.append({"kind": kind, "generation": generation, "slot": self._next_row, "monotonic_ns": at_ns})
+            assert len(self.events) <= self.cfg.lifecycle_event_capacity
+
     def _num_envs(self) -> int:
         return int((self.cfg.gym_config or {}).get("num_envs", 1))
 
@@ -152,6 +158,8 @@ class FakeEngine:
         """Publish every group that is due by now."""
         while self.requested > self.completed and self._next_publication <= self.clock.now:
             for _ in range(self._num_envs()):
+                self._log("evicted", self.completed)
+                self._log("published", self.requested)
                 self.retired += self.rows[self._next_row]
                 self.rows[self._next_row] = self.cfg.episode_sample_budget or 0
                 self._next_row = (self._next_row + 1) % len(self.rows)

@@ -1,7 +1,7 @@
 """Measure the planner's inputs, write them down, and read a plan. Imports no torch.
 
-`measure_throughput` turns records of work into a `Throughput`; documents keep it and the plan made from it;
-`render_plan` explains the plan.
+`run_calibration` runs both sides together and records their work, `measure_throughput` sums records up, documents keep
+the result and the plan made from it, `render_plan` explains the plan.
 """
 
 from odstream.calibration.documents import (
@@ -13,6 +13,7 @@ from odstream.calibration.documents import (
     throughput_to_json,
 )
 from odstream.calibration.explain import PlanLine, explain_plan, render_plan, what_would_change
+from odstream.calibration.live import CalibrationCfg, run_calibration
 from odstream.calibration.throughput import (
     CalibrationRecords,
     Throughput,
@@ -22,6 +23,7 @@ from odstream.calibration.throughput import (
 )
 
 __all__ = [
+    "CalibrationCfg",
     "CalibrationRecords",
     "PlanInputs",
     "PlanLine",
@@ -34,6 +36,7 @@ __all__ = [
     "production_records",
     "record_from_mapping",
     "render_plan",
+    "run_calibration",
     "throughput_from_json",
     "throughput_to_json",
     "what_would_change",
