@@ -65,6 +65,9 @@ class FrankaExpert:
     Call `reset` for the rows that begin an episode, then the expert itself once per control step.
     """
 
+    segment_names = SEGMENT_NAMES
+    segment_instructions = tuple(waypoint.instruction for waypoint in WAYPOINTS)
+
     def __init__(self) -> None:
         self.segments: NDArray[np.int64] = np.zeros(0, np.int64)
         """``[P]`` index into `WAYPOINTS`: the segment that the latest action of each row belongs to."""
