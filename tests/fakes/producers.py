@@ -7,11 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
+from odstream.errors import DemonstrationError
 from odstream.producers.base import (
     Episode,
     FieldKey,
@@ -22,6 +23,30 @@ from odstream.producers.base import (
     Staging,
     never,
 )
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """One thing that goes wrong in the producer process."""
+
+    kind: Literal["raise", "exit", "kill", "hang"]
+    """Raise ``error("boom-42")``, exit with code ``number``, send itself signal ``number``, or hang."""
+    at: Literal["build", "episode", "close"] = "episode"
+    attempt: int = 0
+    """The attempt (over the whole run) that it happens at, where it happens at an episode."""
+    number: int = 7
+    error: Callable[[str], BaseException] = ValueError
+
+    def happen(self) -> None:
+        """Do it."""
+        if self.kind == "raise":
+            raise self.error("boom-42")
+        if self.kind == "exit":
+            os._exit(self.number)
+        if self.kind == "kill":
+            os.kill(os.getpid(), self.number)
+        while True:
+            time.sleep(0.05)
 
 
 @dataclass(frozen=True)
@@ -36,8 +61,14 @@ class Script:
     """Lengths of successive scenes, repeated for ever."""
     width: int = 3
     num_envs: int = 2
+    constant: bool = False
+    """Whether the frames of episode ``k`` hold the number ``k`` in every field instead, actions and rewards too."""
+    number_attempts: bool = False
+    """Whether ``k`` counts attempts instead of accepted episodes."""
     failing_attempts: tuple[int, ...] = ()
     """Numbers of attempts (over the whole run) that are not accepted."""
+    accept_every: int = 1
+    """Only every so manieth attempt of the run is accepted; 0 for none."""
     segments: tuple[tuple[int, int], ...] = ()
     gaps: tuple[int, ...] = ()
     """Frames of every episode that are not real."""
@@ -47,20 +78,16 @@ class Script:
     subtasks: tuple[str, ...] = ()
     seconds_per_episode: float = 0.0
     refill_seconds_per_episode: float = 0.0
-    raise_at: int = -1
-    """Attempt at which to raise ValueError."""
-    exit_at: int = -1
-    """Attempt at which to leave the process without a word."""
-    hang_at: int = -1
-    """Attempt at which to hang."""
-    raise_on_close: bool = False
-    hang_on_close: bool = False
+    """The same for all episodes after the first ``initial`` ones."""
+    initial: int = 1
+    troubles: tuple[Trouble, ...] = ()
+    surplus: int = 0
+    """Accepted episodes yielded beyond those asked for; negative for too few."""
     child_process: bool = False
     """Whether to start a child process that would outlive this one."""
     extra_fields: tuple[tuple[FieldKey, tuple[int, ...], str], ...] = ()
-    frames_per_tick: int = 0
-    """Sleep a millisecond after that many frames; 0 for never."""
-    error: Callable[[], Exception] = field(default=ValueError)
+    seconds_per_field: float = 0.0
+    """Sleep that long after a field of an episode was written."""
 
     def __call__(self, context: ProducerContext) -> ScriptedProducer:
         return ScriptedProducer(self, context)
@@ -71,6 +98,8 @@ class ScriptedProducer:
 
     def __init__(self, script: Script, context: ProducerContext) -> None:
         self.script = script
+        self._context = context
+        self._have_trouble("build")
         fields = {
             ("obs",): FieldSpec(shape=(script.width,), dtype=np.dtype(np.float32)),
             ("actions",): FieldSpec(shape=(script.width,), dtype=np.dtype(np.float32)),
@@ -85,55 +114,62 @@ class ScriptedProducer:
         )
         self._attempts = 0
         self._accepted = 0
-        self._scenes = 0
-        self._child: subprocess.Popen[bytes] | None = None
+        self._failed_in_a_row = 0
         if script.child_process:
-            self._child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 
     def produce(self, count: int, staging: Staging, *, should_stop: Callable[[], bool] = never) -> Iterator[Episode]:
         accepted = 0
-        while accepted < count and not should_stop():
-            self._misbehave()
-            length = self.script.lengths[self._scenes % len(self.script.lengths)]
+        while accepted < count + self.script.surplus and not should_stop():
+            self._have_trouble("episode")
+            length = self.script.lengths[self._accepted % len(self.script.lengths)]
             self._pause(should_stop)
             row = staging.claim()
             self._record(staging, row, length)
-            ok = self._attempts not in self.script.failing_attempts
+            ok = self._is_accepted()
+            number = self._accepted
             self._attempts += 1
-            if ok:
-                accepted, self._accepted, self._scenes = accepted + 1, self._accepted + 1, self._scenes + 1
-            yield self._episode(row, length, ok)
+            self._failed_in_a_row = 0 if ok else self._failed_in_a_row + 1
+            self._accepted += ok
+            accepted += ok
+            yield self._episode(row, length, ok, number)
+            if self._failed_in_a_row >= self._context.max_generation_attempts:
+                raise DemonstrationError(f"scene {number} failed in {self._failed_in_a_row} attempts")
 
-    def _misbehave(self) -> None:
-        if self._attempts == self.script.raise_at:
-            error = self.script.error
-            raise error("boom-42")
-        if self._attempts == self.script.exit_at:
-            os._exit(7)
-        while self._attempts == self.script.hang_at:
-            time.sleep(0.05)
+    def _have_trouble(self, at: str) -> None:
+        for trouble in self.script.troubles:
+            if trouble.at == at and (at != "episode" or trouble.attempt == self._attempts):
+                trouble.happen()
+
+    def _is_accepted(self) -> bool:
+        every = self.script.accept_every
+        by_turn = every > 0 and (self._attempts + 1) % every == 0
+        return by_turn and self._attempts not in self.script.failing_attempts
 
     def _pause(self, should_stop: Callable[[], bool]) -> None:
-        refilling = self._accepted >= 1 and self.script.refill_seconds_per_episode
+        refilling = self._accepted >= self.script.initial and self.script.refill_seconds_per_episode
         wanted = self.script.refill_seconds_per_episode if refilling else self.script.seconds_per_episode
         until = time.monotonic() + wanted
         while time.monotonic() < until and not should_stop():
             time.sleep(0.002)
 
     def _record(self, staging: Staging, row: int, length: int) -> None:
-        marks = 1000.0 * self._accepted + np.arange(length)
+        number = self._attempts if self.script.number_attempts else self._accepted
+        marks = 1000.0 * number + np.arange(length)
         for key, array in staging.arrays.items():
             values: Any = marks
-            if key == ("actions",):
+            if self.script.constant:
+                values = np.full(length, number)
+            elif key == ("actions",):
                 values = marks + 0.5
             elif key == ("rewards",):
                 values = np.arange(length)
             array[row, :length] = np.reshape(values, (length,) + (1,) * (array.ndim - 2)).astype(array.dtype)
-            if self.script.frames_per_tick:
-                time.sleep(0.001 * length / self.script.frames_per_tick)
+            if self.script.seconds_per_field:
+                time.sleep(self.script.seconds_per_field)
 
-    def _episode(self, row: int, length: int, ok: bool) -> Episode:
-        script, number = self.script, self._accepted - ok
+    def _episode(self, row: int, length: int, ok: bool, number: int) -> Episode:
+        script = self.script
         valid = np.ones(length, bool)
         valid[[gap for gap in script.gaps if gap < length]] = False
         names = script.subtasks or (None,) * len(script.segments)
@@ -155,9 +191,4 @@ class ScriptedProducer:
         )
 
     def close(self) -> None:
-        if self._child is not None and not self.script.child_process:
-            self._child.kill()
-        if self.script.raise_on_close:
-            raise RuntimeError("close-failed-42")
-        while self.script.hang_on_close:
-            time.sleep(0.05)
+        self._have_trouble("close")

@@ -138,7 +138,7 @@ class CacheStore:
 
 
 class Transaction:
-    """What `CacheStore.transaction` returns. Not a generator: interrupted between two steps, one would keep the lock."""
+    """What `CacheStore.transaction` returns. Not a generator: interrupted between steps, one would keep the lock."""
 
     __slots__ = ("_check", "_store")
 

@@ -32,11 +32,11 @@ from odstream.engine import accounting, failure
 from odstream.engine.config import OnlineDataEngineCfg
 from odstream.engine.contract import layout_for
 from odstream.engine.language import LanguageRegistry
-from odstream.engine.process import WorkerProcess
+from odstream.engine.process import ProducerWatch, WorkerProcess
 from odstream.engine.sampling import Sampler, WindowRequest
 from odstream.engine.state import State, raise_unless_ready, report_failure, reported_failure, set_state, shared_state
 from odstream.engine.worker import WorkerSettings
-from odstream.errors import EngineOwnershipError, EngineStateError, OnlineDataWorkerError
+from odstream.errors import EngineOwnershipError, EngineStateError, EnvironmentContractError, OnlineDataWorkerError
 from odstream.producers.base import ProducerContext, ProducerFactory, RolloutSpec
 from odstream.validation import check_choice, check_finite, check_int
 
@@ -74,6 +74,7 @@ class OnlineDataEngine:
         self._failure = b""
         self._store: CacheStore | None = None
         self._worker: WorkerProcess | None = None
+        self._watch: ProducerWatch | None = None
         self._guard: weakref.finalize[Any, Any] | None = None
         self._sampler: Sampler | None = None
         self._language: LanguageRegistry | None = None
@@ -123,21 +124,14 @@ class OnlineDataEngine:
         Raises:
             EngineOwnershipError: If this process did not create the engine.
             Exception: What the producer reported, while running or while closing.
-            OnlineDataWorkerError: If it had to be killed: what it was writing elsewhere may be lost. The engine is
-                then FAILED.
+            OnlineDataWorkerError: If it had to be killed, or died while it closed: what it was writing elsewhere may
+                be lost. The engine is then FAILED.
         """
         self._require_owner("stop()")
-        if self._worker is not None:
-            graceful = self._worker.end(self.cfg.shutdown_timeout)
-            self._worker = None
-            self._release_guard()
-            if not graceful:
-                self._fail(_forced_end(self.cfg.shutdown_timeout))
-        if self._store is None:
-            if self._state is State.CREATED:
-                self._state = State.STOPPED
-        else:
-            set_state(self._store, State.STOPPED)
+        error = self._end_worker(self.cfg.shutdown_timeout)
+        if error is not None:
+            self._fail(error)
+        self._set_stopped()
         if self.state is State.FAILED:
             raise self._reported_failure()
 
@@ -153,7 +147,7 @@ class OnlineDataEngine:
         except Exception as cleanup:
             if error is None:
                 raise
-            if str(cleanup) != str(error):
+            if (type(cleanup), str(cleanup)) != (type(error), str(error)):
                 error.add_note(f"Stopping the engine failed as well: {type(cleanup).__name__}: {cleanup}")
 
     def check_health(self) -> None:
@@ -364,9 +358,9 @@ class OnlineDataEngine:
         engine = weakref.ref(self)
 
         def check() -> None:
-            owner = engine()
-            if owner is not None:
-                owner._ready("sampling")
+            itself = engine()
+            if itself is not None:
+                itself._ready("sampling")
 
         store.when_waiting(check)
         return Sampler(
@@ -377,17 +371,30 @@ class OnlineDataEngine:
         )
 
     def _ready(self, operation: str) -> CacheStore:
-        """Return the store if the engine is READY and its producer lives."""
+        """Return the store if the engine is READY and its producer lives. Takes the lock only to report a death."""
         store = self._store
         if store is None:
             if self._failure:
                 raise failure.decode(self._failure)
             raise EngineStateError(f"{operation} needs a READY engine, this one is {self._state.value}")
-        worker = self._worker
-        if worker is not None and self._is_owner() and worker.died():
-            report_failure(store, failure.encode(worker.death()))
         raise_unless_ready(store, operation)
+        if self._producer_died(store):
+            raise_unless_ready(store, operation)
         return store
+
+    def _producer_died(self, store: CacheStore) -> bool:
+        """Return whether the producer of a READY engine has died; if so, it is reported by then."""
+        if self._is_owner():
+            if self._worker is None or not self._worker.died():
+                return False
+            report_failure(store, failure.encode(self._worker.death()))
+            return True
+        if self._watch is None:
+            self._watch = ProducerWatch(store)
+        if not self._watch.died():
+            return False
+        self._watch.await_report()
+        return True
 
     @property
     def _budgeted(self) -> bool:
@@ -420,10 +427,14 @@ class OnlineDataEngine:
         atexit.register(self._guard)
         self.rollout_spec = spec = self._await_spec(worker, deadline)
         layout = layout_for(self.cfg, spec)
-        self._store = store = CacheStore.create(layout)
+        store = CacheStore.create(layout)
         set_state(store, State.STARTING)
         store.words[Word.REQUESTED_GENERATION] = 1
-        worker.send_store(layout, store)
+        self._store = store
+        try:
+            worker.send_store(layout, store)
+        except OSError:
+            raise self._loss(worker, deadline) from None
 
     def _await_spec(self, worker: WorkerProcess, deadline: float) -> RolloutSpec:
         while not worker.connection.poll(_POLL_S):
@@ -432,18 +443,26 @@ class OnlineDataEngine:
             self._check_deadline(deadline, "the producer was not built")
         try:
             kind, content = worker.connection.recv()
-        except EOFError:
-            raise worker.death() from None
+        except (EOFError, OSError):
+            raise self._loss(worker, deadline) from None
         if kind == "error":
+            self._failure = content
             raise failure.decode(content)
-        spec: RolloutSpec = content
-        return spec
+        if not isinstance(content, RolloutSpec):
+            raise EnvironmentContractError(f"a producer's spec must be a RolloutSpec, got {content!r}")
+        return content
+
+    def _loss(self, worker: WorkerProcess, deadline: float) -> OnlineDataWorkerError:
+        """Return how the producer ended, once it has: its end of the connection is closed."""
+        while not worker.died():
+            self._check_deadline(deadline, "the producer closed its connection to the engine")
+            time.sleep(_POLL_S)
+        return worker.death()
 
     def _await_initial_fill(self, deadline: float) -> None:
         store = self._started("start()")
         while store.words[Word.COMPLETED_GENERATION] < 1:
-            if shared_state(store) is State.FAILED:
-                raise reported_failure(store)
+            self._raise_unless_starting(store)
             published = int(store.words[Word.SUCCESSFUL_EPISODES])
             failed = int(store.words[Word.FAILED_EPISODES])
             self._check_deadline(
@@ -451,7 +470,14 @@ class OnlineDataEngine:
             )
             time.sleep(_POLL_S)
         if not set_state(store, State.READY):
+            self._raise_unless_starting(store)
+
+    def _raise_unless_starting(self, store: CacheStore) -> None:
+        state = shared_state(store)
+        if state is State.FAILED:
             raise reported_failure(store)
+        if state is not State.STARTING or store.words[Word.STOP]:
+            raise EngineStateError("the engine was stopped while it started")
 
     def _check_deadline(self, deadline: float, so_far: str) -> None:
         if time.monotonic() >= deadline:
@@ -471,20 +497,34 @@ class OnlineDataEngine:
         return text
 
     def _abort(self, error: BaseException) -> None:
-        """End a start that did not succeed; the engine is FAILED with ``error``."""
-        self._fail(error)
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            # A producer that reported its own failure is closing; one that hangs is not worth the wait.
-            worker.end(self.cfg.shutdown_timeout if worker.died() or not isinstance(error, TimeoutError) else 0.1)
-            self._release_guard()
+        """End a start that did not succeed: FAILED after an error, STOPPED after an interrupt."""
+        if isinstance(error, Exception):
+            self._fail(error)
+        # A producer that reported its own failure is closing; one that hangs is not worth the wait.
+        self._end_worker(0.1 if isinstance(error, TimeoutError) else self.cfg.shutdown_timeout)
+        self._set_stopped()
 
-    def _fail(self, error: BaseException) -> None:
-        payload = failure.encode(error)
+    def _end_worker(self, timeout_s: float) -> OnlineDataWorkerError | None:
+        """End the producer, if there is one, and return what was wrong with its end."""
+        if self._worker is None:
+            return None
+        error = self._worker.end(timeout_s)
+        self._worker = None
+        self._release_guard()
+        return error
+
+    def _fail(self, error: Exception) -> None:
         if self._store is None:
-            self._state, self._failure = State.FAILED, payload
+            self._state, self._failure = State.FAILED, self._failure or failure.encode(error)
         else:
-            report_failure(self._store, payload)
+            report_failure(self._store, failure.encode(error))
+
+    def _set_stopped(self) -> None:
+        """Move to STOPPED, if the engine has not failed."""
+        if self._store is not None:
+            set_state(self._store, State.STOPPED)
+        elif self._state is not State.FAILED:
+            self._state = State.STOPPED
 
     def _reported_failure(self) -> Exception:
         return failure.decode(self._failure) if self._store is None else reported_failure(self._store)
@@ -507,7 +547,7 @@ class OnlineDataEngine:
     def __getstate__(self) -> dict[str, Any]:
         if self._store is None:
             raise EngineStateError("start the engine before it is sent to another process")
-        private = ("_worker", "_guard", "_sampler", "_language", "_factory")
+        private = ("_worker", "_watch", "_guard", "_sampler", "_language", "_factory")
         return {key: None if key in private else value for key, value in self.__dict__.items()}
 
 
@@ -534,13 +574,6 @@ def _check_generations(generations: tuple[int, ...] | None) -> None:
         raise ValueError(f"generations must be None or a tuple of at least one generation, got {generations!r}")
     for generation in generations:
         check_int("generations", generation, 1)
-
-
-def _forced_end(timeout_s: float) -> OnlineDataWorkerError:
-    return OnlineDataWorkerError(
-        f"the producer did not end within shutdown_timeout={timeout_s} s and had to be killed; "
-        "what it was writing elsewhere may be incomplete"
-    )
 
 
 def _abandon(worker: WorkerProcess, owner_pid: int, timeout_s: float) -> None:

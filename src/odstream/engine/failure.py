@@ -1,4 +1,4 @@
-"""Carries an exception from the producer process to every other one: as itself where possible, always as text."""
+"""Carries an exception from one process to every other: as itself where possible, always as text."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ _TEXT = 8_000
 _EXCEPTION_BYTES = 32_000
 
 
-def encode(error: BaseException, *, limit_bytes: int = 60_000) -> bytes:
-    """Return type, text and traceback of ``error``, and the pickled exception if it pickles to something small."""
+def encode(error: BaseException, *, origin: str = "", limit_bytes: int = 60_000) -> bytes:
+    """Return type, text and traceback of ``error``, and the pickled exception if it pickles to something small.
+
+    Args:
+        error: What was raised.
+        origin: Where, if a reader needs the traceback: it becomes a note.
+        limit_bytes: Size of the result at most.
+    """
     trace = "".join(traceback.format_exception(error))
     try:
         exception = pickle.dumps(error)
@@ -28,18 +34,18 @@ def encode(error: BaseException, *, limit_bytes: int = 60_000) -> bytes:
     if len(exception) > _EXCEPTION_BYTES or not isinstance(error, Exception) or isinstance(error, StopIteration):
         exception = b""
     kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
-    payload = pickle.dumps((kind, _cut(text), _cut(trace), exception))
+    payload = pickle.dumps((origin, kind, _cut(text), _cut(trace), exception))
     if len(payload) > limit_bytes:
-        payload = pickle.dumps((kind, text[:200], trace[-200:], b""))
+        payload = pickle.dumps((origin, kind, text[:200], trace[-200:], b""))
     return payload
 
 
 def decode(payload: bytes) -> Exception:
     """Return a new exception: the original type where it could be carried, else `OnlineDataWorkerError`.
 
-    Either way the producer's traceback is attached as a note.
+    Where an origin was given, the traceback is attached as a note.
     """
-    kind, text, trace, exception = pickle.loads(payload)
+    origin, kind, text, trace, exception = pickle.loads(payload)
     error: Exception | None = None
     if exception:
         try:
@@ -48,7 +54,8 @@ def decode(payload: bytes) -> Exception:
             error = None
     if not isinstance(error, Exception):
         error = OnlineDataWorkerError(f"the producer process failed with {kind}: {text}", kind, trace)
-    error.add_note(f"Raised in the producer process:\n{trace}")
+    if origin:
+        error.add_note(f"Raised in {origin}:\n{trace}")
     return error
 
 

@@ -43,7 +43,7 @@ def shared_state(store: CacheStore) -> State:
 
 def set_state(store: CacheStore, state: State) -> bool:
     """Move to ``state`` if the table allows it; return whether it did."""
-    with store.transaction():
+    with store.transaction(patient=True):
         if state not in LEGAL_MOVES[shared_state(store)]:
             return False
         store.commit([Word.STATE], [_CODES.index(state)])
@@ -53,7 +53,7 @@ def set_state(store: CacheStore, state: State) -> bool:
 def report_failure(store: CacheStore, payload: bytes) -> bool:
     """Make ``payload`` (see `failure.encode`) the engine's failure, unless it has failed or stopped before."""
     data = np.frombuffer(payload, np.uint8)
-    with store.transaction():
+    with store.transaction(patient=True):
         if State.FAILED not in LEGAL_MOVES[shared_state(store)]:
             return False
         store.array("error")[: len(data)] = data
@@ -67,18 +67,20 @@ def reported_failure(store: CacheStore) -> Exception:
 
 
 def raise_unless_ready(store: CacheStore, operation: str) -> None:
-    """Return if the shared state is READY.
+    """Return if the shared state is READY and nobody has told the producer to end. Takes no lock.
 
     Raises:
         Exception: The producer's failure, if the engine has failed.
         EngineStateError: If it is not running.
     """
-    if store.words[Word.STATE] == _READY_CODE:
+    words = store.words
+    if words[Word.STATE] == _READY_CODE and not words[Word.STOP]:
         return
     state = shared_state(store)
     if state is State.FAILED:
         raise reported_failure(store)
-    raise EngineStateError(f"{operation} needs a READY engine, this one is {state.value}")
+    name = "being stopped" if state is State.READY else state.value
+    raise EngineStateError(f"{operation} needs a READY engine, this one is {name}")
 
 
 _READY_CODE = _CODES.index(State.READY)

@@ -6,13 +6,14 @@ its owner is gone.
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -32,6 +33,8 @@ __all__ = ["WorkerSettings", "run_worker"]
 
 _IDLE_S = 0.005
 _OWNER_POLL_S = 0.5
+_FAREWELL_S = 2.0
+_ORIGIN = "the producer process"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +63,8 @@ def run_worker(connection: Connection, pickled_factory: bytes, settings: WorkerS
         store = _receive_store(connection)
         if store is not None:
             guard.store = store
-            _Production(producer, store, settings).run()
+            with suppress(_Stopped):
+                _Production(producer, store, settings).run()
         producer.close()
     except BaseException as error:
         _report(error, store, connection)
@@ -80,10 +84,10 @@ def _receive_store(connection: Connection) -> CacheStore | None:
 
 def _report(error: BaseException, store: CacheStore | None, connection: Connection) -> None:
     if store is not None:
-        report_failure(store, failure.encode(error))
+        report_failure(store, failure.encode(error, origin=_ORIGIN))
         return
     try:
-        connection.send(("error", failure.encode(error)))
+        connection.send(("error", failure.encode(error, origin=_ORIGIN)))
     except OSError:
         pass  # the owner is gone
 
@@ -97,7 +101,7 @@ def _close_quietly(producer: Producer) -> None:
 
 
 class _OwnerGuard:
-    """Ends this process, and what it started, when the owner dies: by any means, without a goodbye."""
+    """Ends this process, and what it started, when the owner dies: by any means, whatever else goes on here."""
 
     def __init__(self, owner_pid: int) -> None:
         self._owner_pid = owner_pid
@@ -107,10 +111,19 @@ class _OwnerGuard:
     def _watch(self) -> None:
         while os.getppid() == self._owner_pid:
             time.sleep(_OWNER_POLL_S)
+        farewell = threading.Thread(target=self._report, daemon=True)  # a suspended consumer may hold the lock
+        farewell.start()
+        farewell.join(_FAREWELL_S)
+        os.killpg(0, signal.SIGKILL)
+
+    def _report(self) -> None:
         if self.store is not None:
             error = OnlineDataWorkerError(f"the process {self._owner_pid} that owned the engine is gone")
             report_failure(self.store, failure.encode(error))
-        os.killpg(0, signal.SIGKILL)
+
+
+class _Stopped(Exception):
+    """Ends a wait for the lock: the owner said stop."""
 
 
 class _Production:
@@ -131,6 +144,9 @@ class _Production:
         arrays = store.rows_of_fields()
         self._staging = Staging(arrays={key: arrays[key] for key in producer.spec.fields}, claim=self._publisher.claim)
         self._busy = _Stopwatch(time.monotonic_ns)
+        # A learner may be suspended for any time, with the lock in its hands.
+        store.lock.timeout_s = math.inf
+        store.when_waiting(self._raise_if_stopped)
 
     def run(self) -> None:
         self._words[Word.WORKER_PID] = os.getpid()
@@ -150,6 +166,8 @@ class _Production:
                 self._publisher.recycle(episode.row)
                 self._count(episode)
                 continue
+            if slot == slots:
+                raise RuntimeError(f"the producer yielded more than the {slots} accepted episodes it was asked for")
             if not self._wait_for(partial(self._publisher.has_room, slot)):
                 return False
             self._publisher.publish(self._record(episode), slot=slot, generation=generation)
@@ -203,6 +221,10 @@ class _Production:
 
     def _should_stop(self) -> bool:
         return bool(self._words[Word.STOP])
+
+    def _raise_if_stopped(self) -> None:
+        if self._should_stop():
+            raise _Stopped
 
 
 class _Stopwatch:
