@@ -13,7 +13,8 @@ from odstream.cli.main import COMMANDS, main
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
-    assert all(name in capsys.readouterr().out for name in COMMANDS)
+    usage = capsys.readouterr().out
+    assert all(name in usage for name in COMMANDS)
 
 
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,8 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "demo": Command("odstream.cli.demo", "train a robot policy on a live stream of demonstrations, in two minutes"),
+    "calibrate": Command("odstream.cli.calibrate", "run producer and learner together and measure both"),
+    "plan": Command("odstream.cli.plan", "turn measured throughput into cache size, reuse and pacing"),
 }
 USAGE_ERROR = 2
 INTERRUPTED = 130
