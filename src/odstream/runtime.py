@@ -202,7 +202,7 @@ def _check_plan(plan: ODSConfiguration, cfg: FlowEngineCfg) -> None:
 def _require_live_source(source: LiveSource, engine: FlowEngine) -> None:
     """Accept only a source on the controlled engine."""
     owner = getattr(source, "engine", None)
-    if owner is None:
+    if owner is None or not callable(getattr(source, "sample_context", None)):
         raise TypeError(
             f"source must be an OnlineDataSource on the controlled engine, got {type(source).__name__}; "
             "sample resident sources directly"
