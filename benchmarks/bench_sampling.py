@@ -11,11 +11,6 @@ holds a batch until the next one has arrived, as a training loop does.
 
 from __future__ import annotations
 
-import os
-
-for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ[_variable] = "1"  # before numpy and torch are imported; the peers inherit it
-
 import argparse
 import contextlib
 import sys
@@ -34,6 +29,7 @@ from timing import seconds_per_call
 from workload import Case, Shape
 
 import odstream
+from odstream.engine import OnlineDataEngine
 
 Measure = Callable[[], list[float]]
 PeerUse = Literal["make", "existing", "none"]
@@ -98,6 +94,23 @@ def ratio(above: list[float], below: list[float]) -> float:
     return median(a / b for a, b in zip(above, below, strict=True))
 
 
+def _growth_row(work: str, times_s: Mapping[str, list[float]]) -> Row:
+    """Our growth from the small to the large shape, and how it relates to the limit's."""
+    limit_growth = ratio(times_s["limit large"], times_s["limit small"])
+    ours_growth = ratio(times_s["ours large"], times_s["ours small"])
+    relative = ours_growth / limit_growth
+    shown = {name: show_seconds(median(values)) for name, values in times_s.items()}
+    return Row(
+        work=work,
+        ours=f"{ours_growth:.2f}x",
+        limit_ratio=relative,
+        note=f"limit {shown['limit small']} to {shown['limit large']} ({limit_growth:.2f}x), "
+        f"ours {shown['ours small']} to {shown['ours large']}",
+        targets=[Target(text="<= 1.2x the limit's", value=relative, bound=1.2, kind="at most")],
+        figures={"round_medians_s": dict(times_s)},
+    )
+
+
 class Bench:
     """Collects the rows of the table."""
 
@@ -112,18 +125,19 @@ class Bench:
         """``sample_batch`` in its three modes and ``sample_context`` with budgets, at each number of rows."""
         for rows in self.size.rows:
             shape = Shape(rows=rows, steps=300)
-            with self._contestants(shape) as (limit, plain, budgeted):
+            with self._contestants(shape, plain=True, budgeted=True) as (limit, plain, budgeted):
                 for mode in ("episode", "segment", "boundary"):
                     case = Case(work="sample_batch", shape=shape, mode=mode)  # type: ignore[arg-type]
                     self._sampling_row(case, limit, plain, f"sample_batch(256, 64, {mode}), N={rows}")
                 case = Case(work="sample_context", shape=shape, quota=True)
                 self._sampling_row(case, limit, budgeted, f"sample_context(256, H=2, F=64), quota, N={rows}")
+                self._status_row(budgeted, rows)
 
     def wide_frames(self) -> None:
         """Batches of 67 MB."""
         shape = Shape(rows=self.size.wide_rows, steps=300, obs_dim=988)
         case = Case(work="sample_batch", shape=shape)
-        with self._contestants(shape, budgets=False) as (limit, plain, _):
+        with self._contestants(shape, plain=True) as (limit, plain, _):
             megabytes = case.batch_size * case.chunk_length * shape.frame_bytes / 1e6
             self._sampling_row(case, limit, plain, f"{megabytes:.0f} MB batches, N={shape.rows}", limit_bound=2.5)
 
@@ -149,15 +163,6 @@ class Bench:
         )
         steps_s = ours.recording(300)
         self._simple_row("recording, per step of 8 environments", median(steps_s), 10e-6)
-
-    def status(self) -> None:
-        """``get_flow_status`` with budgets, at each number of rows."""
-        for rows in sorted({*self.size.rows, *self.size.growth_rows}):
-            with ours.running_engine(Shape(rows=rows, steps=100), quota=True) as engine:
-                ours_s = median(seconds_per_call(engine.get_flow_status, 10 * self.size.calls))
-            peer = self._special(self._embodichain, "flow_status", rows=rows, calls=self.size.calls)
-            embodichain_s = None if peer is None else median(peer)
-            self._simple_row(f"get_flow_status, N={rows}", ours_s, 0.1e-3, embodichain_s=embodichain_s)
 
     def imports(self) -> None:
         """The planner's import in a fresh interpreter."""
@@ -188,27 +193,36 @@ class Bench:
         )
 
     @contextlib.contextmanager
-    def _contestants(self, shape: Shape, *, budgets: bool = True) -> Iterator[tuple[Limit, Any, Any]]:
+    def _contestants(
+        self, shape: Shape, *, plain: bool = False, budgeted: bool = False
+    ) -> Iterator[tuple[Limit, OnlineDataEngine, OnlineDataEngine]]:
+        """The limit and two engines of one shape, without and with budgets; both are one if only one is wanted."""
         with contextlib.ExitStack() as stack:
             limit = stack.enter_context(contextlib.closing(Limit(shape)))
             self.limit_name = limit.name
-            plain = stack.enter_context(ours.running_engine(shape, quota=False))
-            budgeted = stack.enter_context(ours.running_engine(shape, quota=True)) if budgets else None
-            yield limit, plain, budgeted
+            engines = [
+                stack.enter_context(ours.running_engine(shape, quota=quota))
+                for quota, wanted in ((False, plain), (True, budgeted))
+                if wanted
+            ]
+            yield limit, engines[0], engines[-1]
 
-    def _sampling_row(self, case: Case, limit: Limit, engine: Any, work: str, *, limit_bound: float = 2.0) -> None:
-        calls = self.size.calls
-        copy, sample = limit.prepare(case), ours.prepare(engine, case)
+    def _sampling_row(
+        self, case: Case, limit: Limit, engine: OnlineDataEngine, work: str, *, limit_bound: float = 2.0
+    ) -> None:
+        copy, bare_copy, sample = limit.prepare(case), limit.prepare(case, buffers=1), ours.prepare(engine, case)
         measures: dict[str, Measure] = {
-            "limit": lambda: seconds_per_call(copy, calls),
-            "ours": lambda: seconds_per_call(sample, calls),
+            "bare limit": self._timed(bare_copy),
+            "limit": self._timed(copy),
+            "ours": self._timed(sample),
         }
+        own = tuple(measures)
         for peer in self._peers_for(case):
             peer.prepare(case)
             measures[peer.name] = lambda peer=peer: peer.measure(self.size.peer_calls)  # type: ignore[misc]
         times_s = interleaved(measures, self.size.rounds)
         limit_ratio = ratio(times_s["ours"], times_s["limit"])
-        peer_ratios = {name: ratio(times_s[name], times_s["ours"]) for name in measures if name not in ("limit", "ours")}
+        peer_ratios = {name: ratio(times_s[name], times_s["ours"]) for name in measures if name not in own}
         self._add(
             Row(
                 work=work,
@@ -221,6 +235,7 @@ class Bench:
                     Target(text=f"<= {limit_bound:g}x limit", value=limit_ratio, bound=limit_bound, kind="at most"),
                     *self._peer_targets(case, peer_ratios),
                 ],
+                note=f"{ratio(times_s['ours'], times_s['bare limit']):.2f}x the bare limit",
                 figures={"case": case.to_json(), "round_medians_s": times_s},
             )
         )
@@ -234,33 +249,28 @@ class Bench:
         return [Target(text=f">= {bound:g}x EmbodiChain", value=value, bound=bound, kind="at least")]
 
     def _growth_rows(self, small: Shape, large: Shape, span: str) -> None:
-        with self._contestants(small) as few, self._contestants(large) as many:
-            for work, engine in (("sample_batch", 1), ("sample_context", 2)):
+        with self._contestants(small, budgeted=True) as few, self._contestants(large, budgeted=True) as many:
+            for work in ("sample_batch", "sample_context"):
                 measures: dict[str, Measure] = {}
-                for name, shape, contestants in (("small", small, few), ("large", large, many)):
-                    case = Case(work=work, shape=shape, quota=work == "sample_context")  # type: ignore[arg-type]
-                    for who, call in (
-                        ("limit", contestants[0].prepare(case)),
-                        ("ours", ours.prepare(contestants[engine], case)),
-                    ):
-                        measures[f"{who} {name}"] = lambda call=call: seconds_per_call(call, self.size.calls)  # type: ignore[misc]
-                times_s = interleaved(measures, self.size.rounds)
-                limit_growth = ratio(times_s["limit large"], times_s["limit small"])
-                ours_growth = ratio(times_s["ours large"], times_s["ours small"])
-                relative = ours_growth / limit_growth
-                self._add(
-                    Row(
-                        work=f"growth of {work}, {span}",
-                        ours=f"{ours_growth:.2f}x",
-                        limit_ratio=relative,
-                        note=f"limit {show_seconds(median(times_s['limit small']))} to "
-                        f"{show_seconds(median(times_s['limit large']))} ({limit_growth:.2f}x), "
-                        f"ours {show_seconds(median(times_s['ours small']))} to "
-                        f"{show_seconds(median(times_s['ours large']))}",
-                        targets=[Target(text="<= 1.2x the limit's", value=relative, bound=1.2, kind="at most")],
-                        figures={"round_medians_s": times_s},
-                    )
-                )
+                for name, shape, (limit, engine, _) in (("small", small, few), ("large", large, many)):
+                    case = Case(work=work, shape=shape, quota=True)  # type: ignore[arg-type]
+                    measures[f"limit {name}"] = self._timed(limit.prepare(case))
+                    measures[f"ours {name}"] = self._timed(ours.prepare(engine, case))
+                self._add(_growth_row(f"growth of {work}, {span}", interleaved(measures, self.size.rounds)))
+            if large.rows not in self.size.rows:
+                self._status_row(many[1], large.rows)
+
+    def _timed(self, call: Callable[[], object]) -> Measure:
+        return lambda: seconds_per_call(call, self.size.calls)
+
+    def _status_row(self, engine: OnlineDataEngine, rows: int) -> None:
+        ours_s = median(seconds_per_call(engine.get_flow_status, 10 * self.size.calls))
+        peer = None
+        if rows in self.size.rows:
+            peer = self._special(self._embodichain, "flow_status", rows=rows, calls=self.size.calls)
+        self._simple_row(
+            f"get_flow_status, N={rows}", ours_s, 0.1e-3, embodichain_s=None if peer is None else median(peer)
+        )
 
     def _simple_row(
         self,
@@ -335,7 +345,6 @@ def run(size: Size, peer_use: PeerUse) -> None:
             bench.wide_frames,
             bench.growth,
             bench.publication,
-            bench.status,
             bench.imports,
             bench.killed_worker,  # last: the peer may not survive it
         ):
@@ -356,11 +365,11 @@ def run(size: Size, peer_use: PeerUse) -> None:
 def main() -> None:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a small size, without peers unless --peers says otherwise")
+    parser.add_argument("--quick", action="store_true", help="a small size; no peers, unless --peers says so")
     parser.add_argument(
         "--peers",
         choices=("make", "existing", "none"),
-        help="make missing environments of peers (default), use existing ones only, or measure none (default of --quick)",
+        help="make missing environments of peers (default), use only existing ones, or none (default of --quick)",
     )
     arguments = parser.parse_args()
     run(QUICK if arguments.quick else FULL, arguments.peers or ("none" if arguments.quick else "make"))

@@ -49,7 +49,7 @@ def running_engine(shape: Shape, *, quota: bool) -> Iterator[OnlineDataEngine]:
 
 
 def prepare(engine: OnlineDataEngine, case: Case) -> Callable[[], object]:
-    """Return the call that a user makes for ``case``, once the cache's memory is mapped and a batch has been looked at."""
+    """Return the call that a user makes for ``case``, once it has touched most of the cache's memory."""
     if case.work == "sample_batch":
         call: Callable[[], Any] = lambda: engine.sample_batch(case.batch_size, case.horizon, case.mode)  # noqa: E731
     else:
@@ -91,21 +91,19 @@ def killed_worker() -> dict[str, Any]:
     return {"seconds": detected_s, "served": served, "returned": True}
 
 
-class _TimedLock:
-    """A lock that notes how long it was held."""
+class _TimedTransactions:
+    """Takes the place of a store's ``transaction`` and notes for how long the lock was held in all."""
 
-    def __init__(self, lock: Any) -> None:
-        self._lock = lock
+    def __init__(self, store: CacheStore) -> None:
+        self._transaction = store.transaction
         self.held_s = 0.0
-        self._since_s = 0.0
 
-    def __enter__(self) -> None:
-        self._lock.__enter__()
-        self._since_s = time.perf_counter()
-
-    def __exit__(self, *error: Any) -> None:
-        self.held_s += time.perf_counter() - self._since_s
-        self._lock.__exit__(*error)
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._transaction():
+            since_s = time.perf_counter()
+            yield
+            self.held_s += time.perf_counter() - since_s
 
 
 def publication(rows: int, steps: int, repeats: int) -> dict[str, list[float]]:
@@ -115,17 +113,17 @@ def publication(rows: int, steps: int, repeats: int) -> dict[str, list[float]]:
         Per repeat the seconds that the lock was ``held``, and those that publication took in ``all``.
     """
     store, publisher, _ = _private_store(Shape(rows=2 * rows, steps=steps))
-    store.lock = lock = _TimedLock(store.lock)  # type: ignore[assignment]
+    store.transaction = timed = _TimedTransactions(store)  # type: ignore[assignment, method-assign]
     thirds = [(steps * index // 3, steps * (index + 1) // 3) for index in range(3)]
     segments = tuple(FrameSegment(start=start, end=end, subtask_index=0) for start, end in thirds)
     result: dict[str, list[float]] = {"held": [], "all": []}
     for repeat in range(repeats):
-        lock.held_s, started_s = 0.0, time.perf_counter()
+        timed.held_s, started_s = 0.0, time.perf_counter()
         for index in range(rows):
             record = RowRecord(row=publisher.claim(), length=steps, segments=segments, terminated=True, task_index=0)
             publisher.publish(record, slot=(repeat * rows + index) % (2 * rows), generation=1)
         result["all"].append(time.perf_counter() - started_s)
-        result["held"].append(lock.held_s)
+        result["held"].append(timed.held_s)
     return result
 
 
@@ -139,7 +137,11 @@ def recording(steps: int) -> list[float]:
     rewards = rng.standard_normal(ENVIRONMENTS, dtype=np.float32)
     rows = np.array([publisher.claim() for _ in range(ENVIRONMENTS)])
     times = np.zeros(ENVIRONMENTS, np.int64)
-    fields = [(staging.arrays["obs",], obs), (staging.arrays["actions",], actions), (staging.arrays["rewards",], rewards)]
+    fields = [
+        (staging.arrays["obs",], obs),
+        (staging.arrays["actions",], actions),
+        (staging.arrays["rewards",], rewards),
+    ]
 
     def record_step() -> None:
         for array, value in fields:
@@ -153,9 +155,7 @@ def _private_store(shape: Shape) -> tuple[CacheStore, Publisher, Staging]:
     """A cache of this process alone, with budgets, as the worker would use it."""
     spec = SyntheticProducer(shape).spec
     store = CacheStore.create(layout_for(configuration(shape, quota=True), spec))
-    publisher = Publisher(
-        store, run_id=1, budget=EPISODE_BUDGET, unix_ns=time.time_ns, monotonic_ns=time.monotonic_ns
-    )
+    publisher = Publisher(store, run_id=1, budget=EPISODE_BUDGET, unix_ns=time.time_ns, monotonic_ns=time.monotonic_ns)
     arrays = store.rows_of_fields()
     return store, publisher, Staging(arrays={key: arrays[key] for key in spec.fields}, claim=publisher.claim)
 

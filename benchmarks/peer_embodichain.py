@@ -116,7 +116,7 @@ class Contestant:
 
     def flow_status(self, rows: int, calls: int) -> list[float]:
         """Seconds of each of ``calls`` calls of ``get_flow_status``."""
-        return seconds_per_call(self.engine(Shape(rows=rows, steps=100), True).get_flow_status, calls)
+        return seconds_per_call(self.engine(Shape(rows=rows, steps=300), True).get_flow_status, calls)
 
     def publication(self, rows: int, steps: int, repeats: int) -> list[float]:
         """Seconds per repeat that the worker holds the lock while it publishes ``rows`` episodes."""

@@ -58,10 +58,15 @@ def make_environment(package: PeerPackage) -> None:
     python = peer_python(package)
     venv.create(python.parent.parent, with_pip=True, clear=True)
     asked = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, text=True, check=True
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     shared = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    Path(asked.stdout.strip(), "shared_with_benchmark.pth").write_text("\n".join(sorted(shared)) + "\n", encoding="utf-8")
+    Path(asked.stdout.strip(), "shared_with_benchmark.pth").write_text(
+        "\n".join(sorted(shared)) + "\n", encoding="utf-8"
+    )
     subprocess.run([python, "-m", "pip", "install", "--quiet", *package.install], check=True)
 
 

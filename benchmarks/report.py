@@ -93,7 +93,9 @@ def render_table(rows: Sequence[Row], peers: Sequence[str]) -> str:
         lines.append([*cells, "; ".join(target.text for target in row.targets) or "-", _verdict(row)])
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     lines.insert(1, ["-" * width for width in widths])
-    text = "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    text = "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
     notes = [f"{row.work}: {row.note}" for row in rows if row.note]
     return "\n".join([text, *([""] if notes else []), *notes])
 
@@ -120,7 +122,8 @@ def write_json(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> Path
         "python": platform.python_version(),
         **facts,
         "rows": [
-            {**asdict(row), "targets": [{**asdict(t), "met": t.met} for t in row.targets], "met": row.met} for row in rows
+            {**asdict(row), "targets": [{**asdict(t), "met": t.met} for t in row.targets], "met": row.met}
+            for row in rows
         ],
     }
     path = RESULTS / f"{name}.json"

@@ -17,7 +17,15 @@ EPISODE_POOL = 64
 """Distinct episode contents; further rows repeat them, so that large caches are built quickly."""
 
 FLAGS = ("valid", "segment_start", "segment_end", "segment_accepted", "terminated", "truncated")
-IDS = ("episode_step", "segment_id", "segment_step", "segment_attempt_id", "continuity_id", "task_index", "subtask_index")
+IDS = (
+    "episode_step",
+    "segment_id",
+    "segment_step",
+    "segment_attempt_id",
+    "continuity_id",
+    "task_index",
+    "subtask_index",
+)
 PROVENANCE = (
     "ods_run_id",
     "ods_episode_id",
