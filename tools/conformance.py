@@ -92,10 +92,17 @@ def conformance_page(known: Sequence[Requirement], found: Sequence[Proof]) -> st
     for requirement in known:
         if requirement.room != room:
             room = requirement.room
-            lines += ["", f"## {room}", "", "| id | requirement | proven by |", "| --- | --- | --- |"]
-        cell = "<br>".join(f"`{proof.path}` {proof.test}" for proof in tests_of[requirement.number]) or "not proven yet"
-        lines.append(f"| {requirement.number} | {requirement.text} | {cell} |")
+            lines += ["", f"## {room}"]
+        lines += ["", f"**{requirement.number}** {requirement.text}", ""]
+        lines += [f"- {_promise(proof)}" for proof in tests_of[requirement.number]] or ["- *not proven yet*"]
     return "\n".join(lines) + "\n"
+
+
+def _promise(proof: Proof) -> str:
+    """Write a test's name as the sentence that it is."""
+    *group, name = proof.test.split(".")
+    words = name.removeprefix("test_").replace("_", " ")
+    return f"{words} (`{'::'.join([proof.path, *group])}`)"
 
 
 def _marked(body: Sequence[ast.stmt], inherited: tuple[str, ...], prefix: str) -> Iterator[tuple[str, int, str]]:

@@ -73,9 +73,9 @@ def test_an_unknown_number_is_named_with_its_place() -> None:
     assert problem == "tests/test_some.py:8 test_with_two_numbers: no requirement 'CTX-09'"
 
 
-def test_the_page_says_what_is_not_proven() -> None:
-    proof = Proof(number="CTX-01", path="tests/test_some.py", line=5, test="test_of_the_module")
+def test_the_page_says_what_is_proven_and_what_is_not() -> None:
+    proof = Proof(number="CTX-01", path="tests/test_some.py", line=5, test="TestGroup.test_the_last_frame_is_reachable")
     page = conformance_page(requirements(PAGE), [proof])
     assert "1 of 2 numbers" in page
-    assert "| CTX-01 | a first promise | `tests/test_some.py` test_of_the_module |" in page
-    assert "| CTX-02 | a second one with `a | b` | not proven yet |" in page
+    assert "**CTX-01** a first promise\n\n- the last frame is reachable (`tests/test_some.py::TestGroup`)\n" in page
+    assert "**CTX-02** a second one with `a | b`\n\n- *not proven yet*\n" in page
