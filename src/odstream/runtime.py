@@ -272,7 +272,6 @@ class ODSFlowController:
         self._clock, self._sleep = clock, sleep
         self._owner = (os.getpid(), threading.current_thread())
         self._cache_episodes = settings.buffer_size
-        self._reported_generation = 0
         self._delivered_at_refill = 0
         self._next_start = -math.inf
 
@@ -335,10 +334,8 @@ class ODSFlowController:
         requested_at = self._clock()
         generation = self.engine.request_refill()
         self._delivered_at_refill = status.delivered or 0
-        if generation > self._reported_generation:
-            self._reported_generation = generation
-            if self._on_refill is not None:
-                self._on_refill(generation, requested_at)
+        if self._on_refill is not None:
+            self._on_refill(generation, requested_at)
         return generation
 
     def _another_fill_fits(self, status: _Status) -> bool:
