@@ -12,12 +12,15 @@ import multiprocessing.util
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from odstream.producers.base import never
@@ -42,17 +45,19 @@ class RemotePlayer:
 
     def __init__(self, config: GymConfig, max_episode_steps: int, index: int) -> None:
         context = multiprocessing.get_context("spawn")
+        pickled = bytes(ForkingPickler.dumps(config))
         self._index = index
         self._connection, theirs = context.Pipe()
         self._process = context.Process(
-            target=_serve, args=(theirs, config, max_episode_steps), name=f"odstream-environment-{index}", daemon=False
+            target=_serve, args=(theirs, pickled, max_episode_steps), name=f"odstream-environment-{index}", daemon=False
         )
         self._description: Description | None = None
         self._unanswered = 0
         self._close_deadline_s: float | None = None
         self._closed = False
         try:
-            self._process.start()
+            with main_script_left_out(pickled):
+                self._process.start()
         except BaseException:
             self._connection.close()
             raise
@@ -186,12 +191,30 @@ class _Failure:
         return error
 
 
-def _serve(connection: Connection, config: GymConfig, max_episode_steps: int) -> None:
+@contextlib.contextmanager
+def main_script_left_out(pickled: bytes) -> Iterator[None]:
+    """Let a process that is spawned meanwhile not import the main script, unless ``pickled`` refers to it.
+
+    Such an import is how functions defined in the script are found; it costs the time and the memory of everything
+    else the script imports, such as torch.
+    """
+    if b"__main__" in pickled or b"__mp_main__" in pickled:
+        yield
+        return
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")  # `multiprocessing` finds no file to import here
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
+
+
+def _serve(connection: Connection, pickled: bytes, max_episode_steps: int) -> None:
     """Main function of an environment process: build, then answer requests until told to close."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what an interrupt means
     threading.Thread(target=_end_with_owner, daemon=True).start()
     try:
-        player = build_player(config, max_episode_steps)
+        player = build_player(pickle.loads(pickled), max_episode_steps)
     except BaseException as error:
         _send(connection, _Failure(error))
         return

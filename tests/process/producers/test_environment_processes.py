@@ -248,6 +248,50 @@ def test_an_owner_that_forgets_to_close_still_exits(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- what is not imported
 
 
+@pytest.mark.parametrize(("expert", "imports"), [("plus_hundred", 1), ("own_expert", 3)])
+def test_the_main_script_is_imported_only_where_it_is_needed(tmp_path: Path, expert: str, imports: int) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        f"""
+import sys
+from odstream.producers.base import ProducerContext
+from odstream.producers.environment import GymEnvironmentProducer
+from tests.fakes.environments import CountingEnv, plus_hundred
+from tests.fakes.staging import record
+
+with open({str(tmp_path / "imports")!r}, "a") as log:
+    print("imported", file=log)
+
+def own_expert(observation):
+    return plus_hundred(observation)
+
+if __name__ == "__main__":
+    made = GymEnvironmentProducer(
+        {{"factory": CountingEnv, "num_envs": 2, "vectorization": "async", "expert": {expert}}},
+        ProducerContext(max_episode_steps=20, max_generation_attempts=1),
+    )
+    assert len(record(made, 2).accepted) == 2
+    made.close()
+""",
+        encoding="utf-8",
+    )
+    run_script(script)
+    assert len((tmp_path / "imports").read_text(encoding="utf-8").splitlines()) == imports
+
+
+def run_script(script: Path) -> str:
+    run = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    return run.stdout
+
+
 @pytest.mark.spec("ENG-03")
 def test_producing_imports_no_torch(tmp_path: Path) -> None:
     """Neither the producer nor the environment's process pays for it."""
@@ -277,15 +321,7 @@ if __name__ == "__main__":
 """,
         encoding="utf-8",
     )
-    run = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-    )
-    assert (run.stdout.strip(), run.stderr) == ("False", "")
+    assert run_script(script).strip() == "False"
 
 
 def test_an_attempt_that_ends_in_an_error_is_never_handed_over() -> None:
