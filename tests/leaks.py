@@ -88,15 +88,25 @@ def _command(pid: int) -> str:
 
 
 def _without_owner(names: frozenset[str]) -> list[str]:
-    """Drop entries that a process outside this one's family has open: another program's, not a test's."""
+    """Drop entries that a process outside this one's family has open: another program's, not a test's.
+
+    By inode, since a semaphore is mapped before it gets its name.
+    """
     if not names:
         return []
     family = _family()
-    taken: set[str] = set()
+    taken: set[int] = set()
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and int(process.name) not in family:
             taken |= _shared_memory_of(process)
-    return sorted(name for name in names - taken if os.path.exists(f"/dev/shm/{name}"))
+    return sorted(name for name in names if _inode(name) not in {None, *taken})
+
+
+def _inode(name: str) -> int | None:
+    try:
+        return os.stat(f"/dev/shm/{name}").st_ino
+    except OSError:  # gone meanwhile
+        return None
 
 
 def _family() -> set[int]:
@@ -116,11 +126,13 @@ def _family() -> set[int]:
         family = grown
 
 
-def _shared_memory_of(process: Path) -> set[str]:
+def _shared_memory_of(process: Path) -> set[int]:
+    """Return the inodes of ``/dev/shm`` that a process has mapped or open."""
     try:
-        lines = (process / "maps").read_text().splitlines()
-        targets = [os.readlink(descriptor) for descriptor in (process / "fd").iterdir()]
+        mapped = [line.split(maxsplit=5) for line in (process / "maps").read_text().splitlines() if "/dev/shm/" in line]
+        opened = [
+            descriptor for descriptor in (process / "fd").iterdir() if os.readlink(descriptor).startswith("/dev/shm/")
+        ]
+        return {int(fields[4]) for fields in mapped} | {os.stat(descriptor).st_ino for descriptor in opened}
     except OSError:  # ended, or not ours to look into
         return set()
-    paths = [line.split(maxsplit=5)[5] for line in lines if "/dev/shm/" in line] + targets
-    return {path.removeprefix("/dev/shm/").split(" ")[0] for path in paths if path.startswith("/dev/shm/")}

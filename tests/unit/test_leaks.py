@@ -37,3 +37,25 @@ def test_an_open_memory_file_is_found() -> None:
     finally:
         os.close(descriptor)
     assert wait_until_released(before) == []
+
+
+HOLDER = """
+import sys
+from multiprocessing import get_context
+lock = get_context("spawn").Lock()
+print("held", flush=True)
+sys.stdin.read()
+"""
+STARTER = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]])"
+
+
+def test_what_another_program_holds_is_not_counted() -> None:
+    before = Holdings.now()
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTER, HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as starter:
+        assert starter.stdout is not None
+        assert starter.stdout.readline() == "held\n"
+        starter.wait()  # so that the holder is no descendant of this process any more
+        assert Holdings.now().shared_memory - before.shared_memory
+        assert wait_until_released(before, deadline_s=0.0) == []
