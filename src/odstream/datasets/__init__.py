@@ -1,6 +1,23 @@
-"""Datasets: what a training loop iterates over."""
+"""Datasets: what a training loop iterates over, and the sources that contexts come from."""
 
 from odstream.datasets.online_data import OnlineDataset
 from odstream.datasets.sampler import ChunkSizeSampler, GMMChunkSampler, UniformChunkSampler
+from odstream.datasets.schema import data_schema_fingerprint, require_same_schema, validate_data_schema
+from odstream.datasets.sequence import BatchSource, SequenceSpecCfg
+from odstream.datasets.sources import OnlineDataSource
+from odstream.errors import DataBudgetExhaustedError, DataUnavailableError
 
-__all__ = ["ChunkSizeSampler", "GMMChunkSampler", "OnlineDataset", "UniformChunkSampler"]
+__all__ = [
+    "BatchSource",
+    "ChunkSizeSampler",
+    "DataBudgetExhaustedError",
+    "DataUnavailableError",
+    "GMMChunkSampler",
+    "OnlineDataSource",
+    "OnlineDataset",
+    "SequenceSpecCfg",
+    "UniformChunkSampler",
+    "data_schema_fingerprint",
+    "require_same_schema",
+    "validate_data_schema",
+]
