@@ -58,7 +58,7 @@ api: $(VENV)/dev.stamp
 	$(PY) -m tools.api_snapshot --write
 
 clean:
-	rm -rf $(VENV) $(METAWORLD_VENV) docs/_build docs/conformance.md docs/reference/api build dist \
+	rm -rf $(VENV) $(METAWORLD_VENV) .venv-bench docs/_build docs/conformance.md docs/reference/api build dist \
 	    .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -not -path "./.git/*" -prune -exec rm -rf {} +
 
