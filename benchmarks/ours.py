@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 from synthetic import ENVIRONMENTS, SyntheticFactory, SyntheticProducer
 from timing import seconds_per_call
-from workload import EPISODE_BUDGET, Case, Shape
+from workload import EPISODE_BUDGET, Case, Shape, schema_of
 
 from odstream.cache.publish import FrameSegment, Publisher, RowRecord
 from odstream.cache.store import CacheStore
+from odstream.datasets.sequence import SequenceSpecCfg
+from odstream.datasets.sources import OnlineDataSource
 from odstream.engine import OnlineDataEngine, OnlineDataEngineCfg, OnlineDataWorkerError
 from odstream.engine.contract import layout_for
 from odstream.producers.base import Staging
@@ -63,8 +65,9 @@ def prepare(engine: OnlineDataEngine, case: Case) -> Callable[[], object]:
 
 def _context_call(engine: OnlineDataEngine, case: Case) -> Callable[[], Any]:
     assert case.mode != "boundary"
-    mode = case.mode
-    return lambda: engine.sample_batch_with_context(case.batch_size, case.history, case.horizon, sampling_mode=mode)
+    source = OnlineDataSource(engine, schema=schema_of(case.shape))
+    spec = SequenceSpecCfg(history_length=case.history, prediction_horizon=case.horizon, sampling_mode=case.mode)
+    return lambda: source.sample_context(case.batch_size, spec)
 
 
 def killed_worker() -> dict[str, Any]:
@@ -160,11 +163,11 @@ def _private_store(shape: Shape) -> tuple[CacheStore, Publisher, Staging]:
     return store, publisher, Staging(arrays={key: arrays[key] for key in spec.fields}, claim=publisher.claim)
 
 
-def first_import(module: str) -> dict[str, Any]:
+def first_import(module: str, python: str = sys.executable) -> dict[str, Any]:
     """Import ``module`` in a fresh interpreter: ``seconds``, and whether ``torch`` came with it."""
     code = (
         "import sys, time; started = time.perf_counter(); "
         f"import {module}; print(time.perf_counter() - started, 'torch' in sys.modules)"
     )
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    printed = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     return {"seconds": float(printed[0]), "torch": printed[1] == "True"}

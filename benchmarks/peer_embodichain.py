@@ -26,15 +26,7 @@ from embodichain.data_pipeline.engine.data import OnlineDataEngine, OnlineDataEn
 from peers import serve
 from tensordict import TensorDict
 from timing import seconds_per_call
-from workload import EPISODE_BUDGET, Case, Shape, all_fields
-
-
-def schema_of(shape: Shape) -> dict[str, Any]:
-    """The declaration that a source asks for."""
-    return {
-        "observation": {"names": [f"x{index}" for index in range(shape.obs_dim)], "dtype": "float32"},
-        "action": {"dtype": "float32", "semantics": "expert_controller_command", "step_dt": 0.02},
-    }
+from workload import EPISODE_BUDGET, Case, Shape, all_fields, schema_of
 
 
 def stand_in_worker(*worker_arguments: Any) -> None:

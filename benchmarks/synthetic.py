@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from workload import Shape, episode_lengths, recorded_pool, segment_bounds
+from workload import STEP_DT_S, Shape, episode_lengths, recorded_pool, segment_bounds
 
 from odstream.producers.base import (
     Episode,
@@ -47,7 +47,7 @@ class SyntheticProducer:
             },
             state_dim=shape.obs_dim,
             action_dim=shape.action_dim,
-            step_dt=0.02,
+            step_dt=STEP_DT_S,
         )
 
     @property

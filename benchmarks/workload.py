@@ -16,6 +16,9 @@ SEGMENTS_PER_EPISODE = 3
 EPISODE_POOL = 64
 """Distinct episode contents; further rows repeat them, so that large caches are built quickly."""
 
+STEP_DT_S = 0.02
+"""Control period that producers report and schemas declare."""
+
 FLAGS = ("valid", "segment_start", "segment_end", "segment_accepted", "terminated", "truncated")
 IDS = (
     "episode_step",
@@ -88,6 +91,19 @@ class Case:
 
 EPISODE_BUDGET = 1 << 40
 """Deliveries each episode may make where a case has quotas: never exhausted, always accounted."""
+
+
+def schema_of(shape: Shape) -> dict[str, Any]:
+    """The declaration that sources ask for, the same for all."""
+    return {
+        "observation": {"names": [f"obs{index}" for index in range(shape.obs_dim)], "dtype": "float32"},
+        "action": {
+            "names": [f"action{index}" for index in range(shape.action_dim)],
+            "dtype": "float32",
+            "semantics": "expert_controller_command",
+            "step_dt": STEP_DT_S,
+        },
+    }
 
 
 def episode_lengths(shape: Shape) -> NDArray[np.int64]:
