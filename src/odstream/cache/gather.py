@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from odstream.cache.layout import Block, FieldKey, Member
-from odstream.cache.store import CacheStore
+from odstream.cache.readable import FrameStore
 
 __all__ = ["PADDING_FRAME", "BufferPool", "FrameGather"]
 
@@ -66,7 +66,7 @@ class BufferPool:
 class _BlockView:
     """A block as torch sees it, and how a copy of it falls into fields."""
 
-    def __init__(self, store: CacheStore, block: Block) -> None:
+    def __init__(self, store: FrameStore, block: Block) -> None:
         self.frames = torch.from_numpy(store.array(f"block:{block.name}"))
         self.width = block.width_bytes
         self.parts = [_Part(list(members)) for _, members in groupby(block.members, key=_kind)]
@@ -104,7 +104,7 @@ def _kind(member: Member) -> object:
 class FrameGather:
     """Reads windows from a store. Call it under the store's lock."""
 
-    def __init__(self, store: CacheStore) -> None:
+    def __init__(self, store: FrameStore) -> None:
         self._views = [_BlockView(store, block) for block in store.layout.blocks]
         self._frames = store.layout.frames
         self._order = [field.key for field in store.layout.fields]

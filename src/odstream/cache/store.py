@@ -103,6 +103,10 @@ class CacheStore:
         """Return the position of the rows' first frames in a block."""
         return row * self.layout.row_stride + self.layout.guard_frames
 
+    def stored_frames(self, row: NDArray[np.integer]) -> int:
+        """Return how many frames a row holds, episode and padding behind it, before the next guard begins."""
+        return self.layout.max_episode_steps
+
     def transaction(self, *, patient: bool = False) -> Transaction:
         """Hold the lock: ``with store.transaction():``. What its last holder left unfinished is finished first.
 

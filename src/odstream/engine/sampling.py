@@ -17,7 +17,7 @@ from tensordict import TensorDict
 from odstream.cache.gather import PADDING_FRAME, FrameGather
 from odstream.cache.layout import Word
 from odstream.cache.ledger import draw_within_budget
-from odstream.cache.store import CacheStore
+from odstream.cache.readable import WindowStore
 from odstream.cache.windows import SAMPLING_MODES, Intervals, SamplingMode, context_bounds_mask, draw_rows, draw_starts
 from odstream.errors import DataBudgetExhaustedError, DataUnavailableError
 
@@ -69,7 +69,7 @@ class Sampler:
     """
 
     def __init__(
-        self, store: CacheStore, *, budgeted: bool, refill_after: int | None, check: Callable[[], None]
+        self, store: WindowStore, *, budgeted: bool, refill_after: int | None, check: Callable[[], None]
     ) -> None:
         self._store = store
         self._gather = FrameGather(store)
@@ -165,12 +165,12 @@ class Sampler:
 
     def _padding_is_stored(self, request: WindowRequest, draw: _Draw) -> bool:
         """Return whether no window reaches over an inner end of a run, or beyond the guard frames of its row."""
-        layout = self._store.layout
+        guard = self._store.layout.guard_frames
         start, end = draw.start, draw.start + request.length
         inner = ((start < draw.low) & (draw.low > 0)) | (
             (end > draw.high) & (draw.high < self._store.length[draw.rows])
         )
-        beyond = (start < -layout.guard_frames) | (end > layout.max_episode_steps + layout.guard_frames)
+        beyond = (start < -guard) | (end > self._store.stored_frames(draw.rows) + guard)
         return not (inner | beyond).any()
 
     def _account(self, request: WindowRequest, draw: _Draw) -> None:
