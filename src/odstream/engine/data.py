@@ -34,7 +34,16 @@ from odstream.engine.contract import layout_for
 from odstream.engine.language import LanguageRegistry
 from odstream.engine.process import ProducerWatch, WorkerProcess
 from odstream.engine.sampling import Sampler, WindowRequest
-from odstream.engine.state import State, raise_unless_ready, report_failure, reported_failure, set_state, shared_state
+from odstream.engine.state import (
+    LEGAL_MOVES,
+    State,
+    raise_unless_ready,
+    raise_unless_starting,
+    report_failure,
+    reported_failure,
+    set_state,
+    shared_state,
+)
 from odstream.engine.worker import WorkerSettings
 from odstream.errors import EngineOwnershipError, EngineStateError, EnvironmentContractError, OnlineDataWorkerError
 from odstream.producers.base import ProducerContext, ProducerFactory, RolloutSpec
@@ -94,7 +103,7 @@ class OnlineDataEngine:
 
         Raises:
             EngineOwnershipError: If this process did not create the engine.
-            EngineStateError: If it was started before.
+            EngineStateError: If it was started before, or is stopped meanwhile.
             Exception: What the producer raised, as itself, with its traceback as a note.
             EnvironmentContractError: If the environment does not fit the configuration.
             SharedMemoryError: If the cache does not fit into memory.
@@ -462,7 +471,7 @@ class OnlineDataEngine:
     def _await_initial_fill(self, deadline: float) -> None:
         store = self._started("start()")
         while store.words[Word.COMPLETED_GENERATION] < 1:
-            self._raise_unless_starting(store)
+            raise_unless_starting(store)
             published = int(store.words[Word.SUCCESSFUL_EPISODES])
             failed = int(store.words[Word.FAILED_EPISODES])
             self._check_deadline(
@@ -470,14 +479,7 @@ class OnlineDataEngine:
             )
             time.sleep(_POLL_S)
         if not set_state(store, State.READY):
-            self._raise_unless_starting(store)
-
-    def _raise_unless_starting(self, store: CacheStore) -> None:
-        state = shared_state(store)
-        if state is State.FAILED:
-            raise reported_failure(store)
-        if state is not State.STARTING or store.words[Word.STOP]:
-            raise EngineStateError("the engine was stopped while it started")
+            raise_unless_starting(store)
 
     def _check_deadline(self, deadline: float, so_far: str) -> None:
         if time.monotonic() >= deadline:
@@ -497,12 +499,14 @@ class OnlineDataEngine:
         return text
 
     def _abort(self, error: BaseException) -> None:
-        """End a start that did not succeed: FAILED after an error, STOPPED after an interrupt."""
-        if isinstance(error, Exception):
+        """End a start that did not succeed: FAILED after an error, STOPPED after an interrupt or `stop`."""
+        if isinstance(error, Exception) and not (self._worker is not None and self._worker.ending):
             self._fail(error)
         # A producer that reported its own failure is closing; one that hangs is not worth the wait.
         self._end_worker(0.1 if isinstance(error, TimeoutError) else self.cfg.shutdown_timeout)
         self._set_stopped()
+        if isinstance(error, Exception) and self.state is State.STOPPED:
+            raise EngineStateError("the engine was stopped while it started") from None
 
     def _end_worker(self, timeout_s: float) -> OnlineDataWorkerError | None:
         """End the producer, if there is one, and return what was wrong with its end."""
@@ -514,16 +518,16 @@ class OnlineDataEngine:
         return error
 
     def _fail(self, error: Exception) -> None:
-        if self._store is None:
-            self._state, self._failure = State.FAILED, self._failure or failure.encode(error)
-        else:
+        if self._store is not None:
             report_failure(self._store, failure.encode(error))
+        elif State.FAILED in LEGAL_MOVES[self._state]:
+            self._state, self._failure = State.FAILED, self._failure or failure.encode(error)
 
     def _set_stopped(self) -> None:
         """Move to STOPPED, if the engine has not failed."""
         if self._store is not None:
             set_state(self._store, State.STOPPED)
-        elif self._state is not State.FAILED:
+        elif State.STOPPED in LEGAL_MOVES[self._state]:
             self._state = State.STOPPED
 
     def _reported_failure(self) -> Exception:

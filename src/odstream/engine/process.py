@@ -52,6 +52,7 @@ class WorkerProcess:
             remote.close()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
+        self.ending = False
         self._store: CacheStore | None = None
 
     def send_store(self, layout: CacheLayout, store: CacheStore) -> None:
@@ -77,6 +78,7 @@ class WorkerProcess:
 
         Whatever it had started in its process group ends with it.
         """
+        self.ending = True
         if self._store is not None:
             self._store.words[Word.STOP] = 1
         self.connection.close()

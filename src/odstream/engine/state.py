@@ -11,7 +11,16 @@ from odstream.cache.store import CacheStore
 from odstream.engine import failure
 from odstream.errors import EngineStateError
 
-__all__ = ["LEGAL_MOVES", "State", "raise_unless_ready", "report_failure", "set_state"]
+__all__ = [
+    "LEGAL_MOVES",
+    "State",
+    "raise_unless_ready",
+    "raise_unless_starting",
+    "report_failure",
+    "reported_failure",
+    "set_state",
+    "shared_state",
+]
 
 
 class State(StrEnum):
@@ -81,6 +90,20 @@ def raise_unless_ready(store: CacheStore, operation: str) -> None:
         raise reported_failure(store)
     name = "being stopped" if state is State.READY else state.value
     raise EngineStateError(f"{operation} needs a READY engine, this one is {name}")
+
+
+def raise_unless_starting(store: CacheStore) -> None:
+    """Return while an initial fill goes on.
+
+    Raises:
+        Exception: The producer's failure, if it has failed.
+        EngineStateError: If it was told to stop.
+    """
+    state = shared_state(store)
+    if state is State.FAILED:
+        raise reported_failure(store)
+    if state is not State.STARTING or store.words[Word.STOP]:
+        raise EngineStateError("the engine was stopped while it started")
 
 
 _READY_CODE = _CODES.index(State.READY)

@@ -59,8 +59,7 @@ def run_worker(connection: Connection, pickled_factory: bytes, settings: WorkerS
     try:
         factory: ProducerFactory = pickle.loads(pickled_factory)
         producer = factory(settings.context)
-        connection.send(("spec", producer.spec))
-        store = _receive_store(connection)
+        store = _exchange(connection, producer)
         if store is not None:
             guard.store = store
             with suppress(_Stopped):
@@ -73,13 +72,15 @@ def run_worker(connection: Connection, pickled_factory: bytes, settings: WorkerS
         raise SystemExit(1) from None
 
 
-def _receive_store(connection: Connection) -> CacheStore | None:
-    """Receive the cache, or None if the owner refused the producer."""
+def _exchange(connection: Connection, producer: Producer) -> CacheStore | None:
+    """Report the spec and receive the cache, or None if the owner refused the producer or was stopped."""
     try:
+        connection.send(("spec", producer.spec))
         layout: CacheLayout = connection.recv()
-    except EOFError:
+        descriptor = recv_handle(connection)
+    except (EOFError, OSError):
         return None
-    return CacheStore(layout, SharedMemory(recv_handle(connection), layout.nbytes))
+    return CacheStore(layout, SharedMemory(descriptor, layout.nbytes))
 
 
 def _report(error: BaseException, store: CacheStore | None, connection: Connection) -> None:
