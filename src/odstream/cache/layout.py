@@ -221,7 +221,7 @@ def _blocks_of(fields: Iterable[Field]) -> Iterator[Block]:
     small = []
     for field in fields:
         if field.key in _OWN_BLOCK_KEYS or field.nbytes >= _OWN_BLOCK_BYTES:
-            yield Block(".".join(field.key), field.nbytes, (Member(field, 0),))
+            yield Block(str(field.key), field.nbytes, (Member(field, 0),))
         else:
             small.append(field)
     if not small:
