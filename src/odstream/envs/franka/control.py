@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from odstream.envs.franka.scene import ARM_JOINTS, FINGER_OPENING_M, HOME_POSTURE
+from odstream.envs.franka.scene import FINGER_OPENING_M, HOME_POSTURE
 
 ACTION_DIM = 7
 """Six relative hand requests (x, y, z, rotation about x, y, z), then the gripper."""
@@ -56,13 +56,3 @@ def finger_targets(requests: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return finger openings ``[P]`` in metres for gripper requests ``[P]``: -1 opens, +1 closes."""
     targets: NDArray[np.float64] = (1.0 - requests) * (FINGER_OPENING_M / 2)
     return targets
-
-
-__all__ = [
-    "ACTION_DIM",
-    "ARM_JOINTS",
-    "ROTATION_SCALE_RAD",
-    "TRANSLATION_SCALE_M",
-    "finger_targets",
-    "joint_targets",
-]
