@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import groupby
 from math import prod
 from typing import Any
@@ -35,29 +36,36 @@ class BufferPool:
     """Memory for large batches, reused once the caller has dropped every tensor on it.
 
     Fresh pages cost more than the copy into them. A buffer comes back only when the last tensor, view or array that
-    uses it is gone, so a batch that is still held is never touched. Used by one process; a forked child starts empty.
+    uses it is gone, so a batch that is still held is never touched. The last ``keep`` buffers that came back wait
+    for a batch of about their size. The pages are private: a forked child writes to copies of its own.
     """
 
     def __init__(self, keep: int = 4) -> None:
         self._keep = keep
-        self._free: dict[int, list[mmap.mmap]] = {}
+        self._free: list[mmap.mmap] = []
 
     def empty(self, nbytes: int) -> torch.Tensor:
         """Return uninitialised bytes."""
         if nbytes < _POOLED_BYTES:
             return torch.empty(nbytes, dtype=torch.uint8)
         size = -(-nbytes // _POOLED_BYTES) * _POOLED_BYTES
-        free = self._free.setdefault(size, [])
-        memory = free.pop() if free else mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory = self._reusable(size) or mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         array = np.frombuffer(memory, np.uint8)
         # The tensor keeps the array alive; the array's end is the moment at which nobody uses the memory any more.
-        weakref.finalize(array, self._give_back, size, memory).atexit = False
+        weakref.finalize(array, self._give_back, memory).atexit = False
         return torch.from_numpy(array)[:nbytes]
 
-    def _give_back(self, size: int, memory: mmap.mmap) -> None:
-        free = self._free[size]
-        if len(free) < self._keep:
-            free.append(memory)
+    def _reusable(self, size: int) -> mmap.mmap | None:
+        for memory in tuple(self._free):
+            if size <= len(memory) <= 2 * size:
+                with suppress(ValueError):  # another thread's batch has come back, and pushed this one out
+                    self._free.remove(memory)
+                    return memory
+        return None
+
+    def _give_back(self, memory: mmap.mmap) -> None:
+        self._free.append(memory)
+        del self._free[: -self._keep]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BufferPool, (self._keep,)
