@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -127,3 +128,21 @@ def test_a_stopped_engine_still_gives_its_last_events(engine: OnlineDataEngine) 
     assert Counter(event["kind"] for event in events) == {"published": PLAN.buffer_size}
     with pytest.raises(EngineStateError):
         flow.prepare_batch(B)
+
+
+def test_an_engine_says_whose_it_is_and_what_an_episode_takes(engine: OnlineDataEngine) -> None:
+    assert engine.is_owner
+    child = os.fork()
+    if child == 0:
+        os._exit(7 if not engine.is_owner else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    batch = engine.sample_batch(1, 1)
+    payload = sum(value.nbytes for value in batch.values(include_nested=True, leaves_only=True))
+    episode = engine.bytes_per_episode
+    # Twelve frames and as many guard frames at most, each padded by less than eight bytes.
+    assert 12 * payload <= episode <= 24 * (payload + 8)
+
+
+def test_what_an_episode_takes_is_not_known_before_the_start() -> None:
+    with pytest.raises(EngineStateError, match="bytes_per_episode needs an engine that was started"):
+        _ = OnlineDataEngine(OnlineDataEngineCfg(), producer=Script(num_envs=2)).bytes_per_episode

@@ -23,7 +23,6 @@ from odstream.calibration import (
     throughput_to_json,
 )
 from odstream.engine import OnlineDataEngine, OnlineDataEngineCfg
-from odstream.engine.contract import layout_for
 
 INVALID_INPUT = 2
 CHOSEN_HERE = ("refill_policy", "lifecycle_event_capacity", "episode_sample_budget", "episode_sample_hard_limit")
@@ -80,13 +79,11 @@ def _refuse(message: str) -> int:
 def calibrate(task: CalibrationTask) -> Throughput:
     """Start the engine, run the learner beside it, stop the engine."""
     with OnlineDataEngine(task.engine) as engine:
-        assert engine.rollout_spec is not None
-        layout = layout_for(task.engine, engine.rollout_spec)
         return run_calibration(
             engine,
             task.learner(engine, task.calibration.batch_size),
             task.calibration,
-            bytes_per_episode=layout.row_stride * layout.frame_bytes,
+            bytes_per_episode=engine.bytes_per_episode,
             progress=lambda done, wanted: print(f"refill {done} of {wanted}", file=sys.stderr),
         )
 

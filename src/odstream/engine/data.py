@@ -96,6 +96,17 @@ class OnlineDataEngine:
         """The engine's state, alike in every process."""
         return self._state if self._store is None else shared_state(self._store)
 
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process created the engine: it alone may start, stop and refill it, and drain its events."""
+        return os.getpid() == self._owner_pid
+
+    @property
+    def bytes_per_episode(self) -> int:
+        """Shared memory that the frames of one stored episode take, in bytes. Known from READY on."""
+        layout = self._started("bytes_per_episode").layout
+        return layout.row_stride * sum(block.width_bytes for block in layout.blocks)
+
     def start(self) -> None:
         """Start the producer and block until the initial fill is complete.
 
@@ -393,7 +404,7 @@ class OnlineDataEngine:
 
     def _producer_died(self, store: CacheStore) -> bool:
         """Return whether the producer of a READY engine has died; if so, it is reported by then."""
-        if self._is_owner():
+        if self.is_owner:
             if self._worker is None or not self._worker.died():
                 return False
             report_failure(store, failure.encode(self._worker.death()))
@@ -533,11 +544,8 @@ class OnlineDataEngine:
     def _reported_failure(self) -> Exception:
         return failure.decode(self._failure) if self._store is None else reported_failure(self._store)
 
-    def _is_owner(self) -> bool:
-        return os.getpid() == self._owner_pid
-
     def _require_owner(self, operation: str) -> None:
-        if not self._is_owner():
+        if not self.is_owner:
             raise EngineOwnershipError(
                 f"{operation} may be called only in process {self._owner_pid}, which created the engine; "
                 f"this is process {os.getpid()}"
