@@ -30,7 +30,7 @@ def encode(error: BaseException, *, origin: str = "", limit_bytes: int = 60_000)
     try:
         text = str(error)
     except Exception:  # the same
-        text = "(its text cannot be had)"
+        text, exception = "(its text cannot be had)", b""
     if len(exception) > _EXCEPTION_BYTES or not isinstance(error, Exception) or isinstance(error, StopIteration):
         exception = b""
     kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
