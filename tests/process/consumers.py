@@ -125,6 +125,8 @@ class Consumer:
         self.close()
 
     def close(self) -> None:
+        with suppress(OSError):  # closing the pipe would not do: consumers forked later hold it too
+            self._pipe.send(None)
         self._pipe.close()
         self.process.join(PATIENCE_S if self.process.exitcode is None else 0)
         if self.process.exitcode is None:
@@ -146,9 +148,12 @@ def _held(engine: OnlineDataEngine | None, new: OnlineDataEngine | None) -> None
 def _serve(pipe: Connection, engine: OnlineDataEngine | None) -> None:
     while True:
         try:
-            function, arguments = pipe.recv()
+            command = pipe.recv()
         except (EOFError, OSError):
             return
+        if command is None:
+            return
+        function, arguments = command
         if function is _held:
             (engine,) = arguments
         try:
@@ -156,7 +161,7 @@ def _serve(pipe: Connection, engine: OnlineDataEngine | None) -> None:
         except BaseException as error:
             answer = ((type(error).__name__, str(error), list(getattr(error, "__notes__", []))), None)
         pipe.send(answer)
-        del arguments
+        del command, arguments
 
 
 # Functions for consumers.
