@@ -25,6 +25,8 @@ def layout_for(cfg: OnlineDataEngineCfg, spec: RolloutSpec) -> CacheLayout:
         EnvironmentContractError: If the producer's widths, fields or number of environments do not fit ``cfg``.
     """
     _check_widths(cfg, spec)
+    if spec.num_envs < 1:
+        raise EnvironmentContractError(f"a producer must run at least one environment, it reports {spec.num_envs}")
     if spec.num_envs > cfg.buffer_size:
         raise EnvironmentContractError(
             f"buffer_size must be at least the producer's num_envs={spec.num_envs}, got {cfg.buffer_size}"
