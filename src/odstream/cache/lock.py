@@ -12,7 +12,7 @@ import errno
 import sys
 import time
 from collections.abc import Callable
-from threading import get_native_id
+from functools import partial
 
 from odstream.errors import LockTimeoutError
 
@@ -44,6 +44,10 @@ def _load_pthread() -> ctypes.CDLL:
 _pthread = _load_pthread()
 _has_clocklock = hasattr(_pthread, "pthread_mutex_clocklock")
 
+_unlock = _pthread["pthread_mutex_unlock"]
+_unlock.argtypes = [ctypes.c_void_p, *[ctypes.py_object] * 3]  # a C function does not mind further arguments
+_unlock.restype = None
+
 
 class SharedLock:
     """Mutual exclusion between all processes and threads that map the same memory. Not reentrant.
@@ -55,8 +59,9 @@ class SharedLock:
 
     def __init__(self, address: int, *, timeout_s: float = 30.0) -> None:
         self._mutex = ctypes.c_void_p(address)
-        self._holder: int | None = None
         self.timeout_s = timeout_s
+        self.release: Callable[..., None] = partial(_unlock, self._mutex)
+        """Give the lock back; further arguments, at most three, are ignored. Not a Python function: see `acquire`."""
 
     def initialise(self) -> None:
         """Prepare the mutex. Called once, by the process that allocated the memory."""
@@ -69,7 +74,10 @@ class SharedLock:
         _succeed(_pthread.pthread_mutexattr_destroy(attributes))
 
     def acquire(self, check: Callable[[], None] | None = None) -> None:
-        """Take the lock. If an interrupt (Ctrl-C, a signal handler that raises) ends the call, it is not held.
+        """Take the lock.
+
+        An interrupt (Ctrl-C, a signal handler that raises) may come between any two steps of Python. If it ends this
+        call, the lock is not held. `release` is a single step.
 
         Args:
             check: Called between slices of waiting, without the lock; may raise to give up.
@@ -78,31 +86,26 @@ class SharedLock:
             LockTimeoutError: If it was not free within the deadline although its holder lives.
             RuntimeError: If this thread holds it already, which only code in a signal handler can bring about.
         """
-        if self._holder == get_native_id():
+        try:
+            code = self._take(check)
+        except BaseException:
+            self._let_go()
+            raise
+        if code == errno.EDEADLK:
             raise RuntimeError(
                 "this thread holds the cache lock already: a signal handler interrupted a call on this engine and made "
                 "another one; let the handler set a flag, and make the call after it has returned"
             )
-        try:
-            self._take(check)
-            self._holder = get_native_id()
-        except BaseException:
-            self._let_go()
-            raise
 
-    def release(self) -> None:
-        """Give the lock back."""
-        self._holder = None
-        _succeed(_pthread.pthread_mutex_unlock(self._mutex))
-
-    def _take(self, check: Callable[[], None] | None) -> None:
-        code = _pthread.pthread_mutex_trylock(self._mutex)
+    def _take(self, check: Callable[[], None] | None) -> int:
+        code = int(_pthread.pthread_mutex_trylock(self._mutex))
         if code == errno.EBUSY:
             code = self._wait(check)
         if code == errno.EOWNERDEAD:
-            _succeed(_pthread.pthread_mutex_consistent(self._mutex))
-        elif code != errno.EDEADLK:  # this thread kept it, interrupted on its way out of a `with` block
+            code = int(_pthread.pthread_mutex_consistent(self._mutex))
+        if code != errno.EDEADLK:
             _succeed(code)
+        return code
 
     def _let_go(self) -> None:
         """Unlock if this thread holds the mutex: an interrupt may come after the C call that locked it."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -142,13 +141,19 @@ class CacheStore:
 
 
 class Transaction:
-    """What `CacheStore.transaction` returns. Not a generator: interrupted between steps, one would keep the lock."""
+    """What `CacheStore.transaction` returns.
 
-    __slots__ = ("_check", "_store")
+    Its exit is the lock's own release, kept in a slot: an interrupt between the steps of a Python function, or of a
+    generator, would keep the lock.
+    """
+
+    __slots__ = ("__exit__", "_check", "_store")
+    __exit__: Callable[..., None]
 
     def __init__(self, store: CacheStore, check: Callable[[], None] | None) -> None:
         self._store = store
         self._check = check
+        self.__exit__ = store.lock.release
 
     def __enter__(self) -> None:
         store = self._store
@@ -158,8 +163,3 @@ class Transaction:
         except BaseException:
             store.lock.release()
             raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._store.lock.release()
