@@ -49,7 +49,7 @@ def draw_success_curve(curve: Sequence[CurvePoint], target: float, path: Path) -
     ticks = [tick for tick in (0, 0.5, 1, 2, 5, 10, 20, 50, 100) if tick <= final.training_s]
     by_seconds.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     by_seconds.set_xlabel("seconds of training, evaluation not counted")
-    by_seconds.legend(loc="lower right", frameon=True, edgecolor="none", framealpha=0.85)
+    by_seconds.legend(loc="upper left", bbox_to_anchor=(0.01, 0.88), frameon=False)
     figure.suptitle(
         f"Learning pick-and-place from a live stream: {final.evaluation.rate:.0%} of "
         f"{len(final.evaluation.success)} fresh scenes after {final.training_s:.0f} s "
