@@ -13,6 +13,7 @@ __all__ = [
     "MissingExtraError",
     "OnlineDataWorkerError",
     "SharedMemoryError",
+    "SourceOwnershipError",
 ]
 
 
@@ -96,4 +97,12 @@ class MissingExtraError(ImportError):
     """Raised when an optional dependency is not installed; the message names the extra to install.
 
     Fix: install it.
+    """
+
+
+class SourceOwnershipError(RuntimeError):
+    """Raised when a copy of a source whose ledger belongs to one process would sample in another.
+
+    Fix: iterate in the process that created the source (``num_workers=0``), or leave budgets and explicit
+    generators out.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from tensordict import TensorDict
 
 from odstream.producers.base import FieldSpec, RolloutSpec
-from tests.fakes.cache import RUN_ID, Cache, context
+from tests.fakes.cache import RUN_ID, Cache, Published, context
 
 SCHEMA: dict[str, Any] = {
     "observation": {"names": ["a", "b", "c"], "dtype": "float32"},
@@ -55,3 +56,20 @@ class CacheEngine:
 
     def resolve_language(self, batch: Any) -> dict[str, Any]:
         return {"task": [np.asarray(batch["task_index"]).shape]}
+
+
+def episode(published: Published, *without: str) -> TensorDict:
+    """An episode of a cache as it would be given to a resident source."""
+    frames = {key: values for key, values in published.frames.items() if key[0] not in without}
+    tensors = {key if len(key) > 1 else key[0]: torch.from_numpy(values.copy()) for key, values in frames.items()}
+    return TensorDict(tensors, batch_size=(published.row.length,))
+
+
+def padded(episodes: Sequence[TensorDict], frames: int) -> TensorDict:
+    """The episodes as ``[N, T]``, filled up with ones, which are no canonical padding."""
+    rows = []
+    for item in episodes:
+        tail = item[:1].apply(torch.ones_like).expand(frames - len(item)).clone()
+        tail["valid"] = torch.zeros(frames - len(item), dtype=torch.bool)
+        rows.append(torch.cat([item, tail]))
+    return torch.stack(rows)

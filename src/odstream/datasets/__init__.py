@@ -4,7 +4,7 @@ from odstream.datasets.online_data import OnlineDataset
 from odstream.datasets.sampler import ChunkSizeSampler, GMMChunkSampler, UniformChunkSampler
 from odstream.datasets.schema import data_schema_fingerprint, require_same_schema, validate_data_schema
 from odstream.datasets.sequence import BatchSource, SequenceSpecCfg
-from odstream.datasets.sources import OnlineDataSource
+from odstream.datasets.sources import OnlineDataSource, TensorDataSource
 from odstream.errors import DataBudgetExhaustedError, DataUnavailableError
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "OnlineDataSource",
     "OnlineDataset",
     "SequenceSpecCfg",
+    "TensorDataSource",
     "UniformChunkSampler",
     "data_schema_fingerprint",
     "require_same_schema",

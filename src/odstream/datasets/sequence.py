@@ -16,7 +16,14 @@ from odstream.cache.windows import SamplingMode
 from odstream.errors import DataBudgetExhaustedError, DataUnavailableError
 from odstream.validation import check_choice, check_int
 
-__all__ = ["BatchSource", "DataBudgetExhaustedError", "DataUnavailableError", "SequenceSpecCfg"]
+__all__ = [
+    "BatchSource",
+    "DataBudgetExhaustedError",
+    "DataUnavailableError",
+    "SequenceSpecCfg",
+    "check_generator",
+    "check_spec",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +105,19 @@ class BatchSource(Protocol):
             DataBudgetExhaustedError: If eligible episodes cannot fund the whole batch. Nothing was debited.
             ValueError: If the source lacks what ``spec`` filters by.
         """
+
+
+def check_spec(spec: object) -> None:
+    """Refuse anything but a `SequenceSpecCfg`, which has checked itself."""
+    if not isinstance(spec, SequenceSpecCfg):
+        raise TypeError(f"spec must be a SequenceSpecCfg, got {spec!r} ({type(spec).__name__})")
+
+
+def check_generator(generator: object) -> None:
+    """Refuse anything but None or a generator on the CPU, where rows are drawn."""
+    if generator is None:
+        return
+    if not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator or None, got {generator!r} ({type(generator).__name__})")
+    if generator.device.type != "cpu":
+        raise ValueError(f"generator must be on the CPU, got one on {generator.device}")
