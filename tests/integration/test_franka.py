@@ -271,6 +271,8 @@ def test_a_producer_records_what_a_policy_could_have_commanded() -> None:
     assert len(recorded.accepted) == 6
     for episode, frames in recorded.accepted:
         assert episode.instruction == INSTRUCTION
+        assert tuple(segment.name for segment in episode.segments) == SEGMENT_NAMES
+        assert episode.segments[-1].end == episode.length
         assert np.abs(frames[("actions",)]).max() <= 1.0
         assert frames[("rewards",)].sum() == 1.0
         replay_one(episode.seed, frames)

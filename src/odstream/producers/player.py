@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from odstream.errors import EnvironmentContractError
 from odstream.producers.base import Segment
 from odstream.producers.demo import Command, SegmentLog, Verdict, as_flags, has_plan, play
+from odstream.producers.expert_segments import SegmentTrace
 from odstream.producers.gym_config import GymConfig, build_environment, resolve
 from odstream.producers.spaces import (
     REWARD,
@@ -141,6 +142,7 @@ class EnvironmentPlayer:
         if self._planned and not has_plan(environment):
             raise EnvironmentContractError(no_driver(environment))
         self._expert: Any = None if self._planned else own_expert(config)
+        self._trace = SegmentTrace(self._expert, 1, max_episode_steps)
         self._description = describe(environment, environment.observation_space, environment.action_space)
         self._plan: Iterator[Command | Verdict] = iter(())
         self._log = SegmentLog()
@@ -198,6 +200,7 @@ class EnvironmentPlayer:
         action, whose = None, "the plan"
         if self._expert is not None:
             action, whose = self._expert(self._observation), "the expert"
+            self._trace.note(np.array([self._frame]))
         else:
             item = self._next_item()
             if isinstance(item, Ending):
@@ -245,7 +248,8 @@ class EnvironmentPlayer:
 
     def _end(self, failure: str | None, terminated: bool = False, truncated: bool = False) -> Ending:
         self._end_plan()
-        return Ending(failure, terminated, truncated, self._log.segments(self._frame))
+        log = self._log.segments(self._frame) if self._planned else self._trace.cut(0, self._frame)
+        return Ending(failure, terminated, truncated, log)
 
     def _end_plan(self) -> None:
         close = getattr(self._plan, "close", None)

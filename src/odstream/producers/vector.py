@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from odstream.errors import EnvironmentContractError
 from odstream.producers.base import Episode, Segment
 from odstream.producers.batch import Batch, BatchStep
 from odstream.producers.demo import Command, Rows, SegmentLog, Verdict, has_plan, play
+from odstream.producers.expert_segments import SegmentTrace
 from odstream.producers.gym_config import GymConfig
 from odstream.producers.player import (
     Description,
@@ -81,18 +83,21 @@ class BatchedEnvironment:
 
     def _follow_expert(self, takes: _Takes, should_stop: Callable[[], bool]) -> Iterator[Episode]:
         batch = self._batch
+        trace = SegmentTrace(self._expert, self._environment.num_envs, self._limit)
         if batch.resets_itself:
             batch.restart(takes.first_seed)
         while takes.busy and not should_stop():
             self._begin_waiting(takes)
             takes.write(0, self._leaves())
             takes.write(-2, [self._command(self._expert(batch.observation), takes, "the expert")])
+            trace.note(takes.lengths)
             step = batch.step(takes.command)
             takes.write(-1, [step.rewards])
             takes.advance()
             over = (step.ended | step.success | takes.at_limit(self._limit)) & takes.active
             for row in _rows(over) if over.any() else ():
-                yield takes.finish(row, self._ending(row, step))
+                segments = trace.cut(row, int(takes.lengths[row]))
+                yield takes.finish(row, replace(self._ending(row, step), segments=segments))
                 takes.continue_after(row)
 
     def _begin_waiting(self, takes: _Takes) -> None:
@@ -250,6 +255,11 @@ class _Takes:
     def seeds(self) -> list[int | None]:
         """Per row the seed of the attempt that it is busy with or waits for."""
         return [None if attempt is None else attempt.seed for attempt in self._attempts]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """``[P]`` frames that the latest attempt of each row has so far. Not to be changed."""
+        return self._length
 
     def begin(self, rows: Rows, *, seeded: bool) -> None:
         """Claim storage for ``rows`` and record them from now on."""
