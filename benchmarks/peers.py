@@ -8,6 +8,7 @@ and what it pins (another tensordict, say) stay out of the project's environment
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -50,24 +51,27 @@ def peer_python(package: PeerPackage) -> Path:
 
 
 def make_environment(package: PeerPackage) -> None:
-    """Create the environment of a peer and install it there.
+    """Create the environment of a peer and install it there; nothing stays behind if that fails.
 
     Raises:
         subprocess.CalledProcessError: If pip failed; its output went to the terminal.
     """
-    python = peer_python(package)
-    venv.create(python.parent.parent, with_pip=True, clear=True)
-    asked = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    shared = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    Path(asked.stdout.strip(), "shared_with_benchmark.pth").write_text(
-        "\n".join(sorted(shared)) + "\n", encoding="utf-8"
-    )
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *package.install], check=True)
+    folder = peer_python(package).parent.parent
+    try:
+        venv.create(folder, with_pip=True, clear=True)
+        _share_packages(peer_python(package))
+        subprocess.run([peer_python(package), "-m", "pip", "install", "--quiet", *package.install], check=True)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _share_packages(python: Path) -> None:
+    """Let an environment see this interpreter's packages behind its own."""
+    command = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    shared = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+    Path(printed.strip(), "shared_with_benchmark.pth").write_text("\n".join(shared) + "\n", encoding="utf-8")
 
 
 class Peer:
