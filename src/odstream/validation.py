@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Sequence
 
 __all__ = ["INT64_MAX", "check_choice", "check_finite", "check_int"]
@@ -34,7 +34,7 @@ def check_finite(name: str, value: object, *, above: float = 0.0) -> float:
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number, got {value!r} ({type(value).__name__})")
-    if not -math.inf < value < math.inf or value <= above:
+    if not above < value <= sys.float_info.max:
         raise ValueError(f"{name} must be finite and greater than {above:g}, got {value!r}")
     return float(value)
 
