@@ -1,0 +1,164 @@
+"""Every setting of the engine: its default, its range, and a clear refusal before any process starts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import FrozenInstanceError, fields
+from typing import Any
+
+import pytest
+
+from odstream.engine import OnlineDataEngine, OnlineDataEngineCfg
+from odstream.validation import INT64_MAX
+
+POSITIVE_INTS = ["buffer_size", "max_episode_steps", "refill_threshold", "max_generation_attempts"]
+POSITIVE_INTS += ["language_buffer_bytes", "episode_sample_budget", "episode_sample_hard_limit"]
+WIDTHS = ["state_dim", "action_dim"]
+SECONDS = ["initialization_timeout", "shutdown_timeout"]
+BUDGET = {"episode_sample_budget": 3, "episode_sample_hard_limit": 3}
+
+
+def cfg(**changes: Any) -> OnlineDataEngineCfg:
+    pair = BUDGET if set(BUDGET) & set(changes) else {}
+    return OnlineDataEngineCfg(**(pair | changes))
+
+
+@pytest.mark.spec("ENG-02")
+def test_these_are_the_defaults() -> None:
+    assert {field.name: getattr(cfg(), field.name) for field in fields(OnlineDataEngineCfg)} == {
+        "gym_config": {},
+        "buffer_size": 16,
+        "max_episode_steps": 300,
+        "state_dim": None,
+        "action_dim": None,
+        "refill_policy": "sample_threshold",
+        "refill_threshold": 50,
+        "episode_sample_budget": None,
+        "episode_sample_hard_limit": None,
+        "include_provenance": False,
+        "lifecycle_event_capacity": 0,
+        "max_generation_attempts": 3,
+        "initialization_timeout": 300.0,
+        "shutdown_timeout": 5.0,
+        "buffer_device": "cpu",
+        "language_buffer_bytes": 2**20,
+    }
+
+
+def test_settings_are_named_and_cannot_be_changed_or_invented() -> None:
+    with pytest.raises(TypeError):
+        OnlineDataEngineCfg({}, 4)  # type: ignore[misc]
+    with pytest.raises(TypeError, match="buffer_sise"):
+        OnlineDataEngineCfg(buffer_sise=4)  # type: ignore[call-arg]
+    with pytest.raises((FrozenInstanceError, AttributeError)):
+        cfg().buffer_size = 4  # type: ignore[misc]
+
+
+@pytest.mark.spec("ENG-02", "QUOTA-01")
+@pytest.mark.parametrize("value", [True, 1.0, math.nan, "4", [4], 4 + 0j])
+@pytest.mark.parametrize("name", POSITIVE_INTS + WIDTHS + ["lifecycle_event_capacity"])
+def test_a_count_of_the_wrong_type_is_refused(name: str, value: object) -> None:
+    with pytest.raises(TypeError, match=f"^{name} must be an int, got "):
+        cfg(**{name: value})
+
+
+@pytest.mark.spec("ENG-02", "QUOTA-01")
+@pytest.mark.parametrize("value", [0, -1, -(2**70), 2**63])
+@pytest.mark.parametrize("name", POSITIVE_INTS + WIDTHS)
+def test_a_count_out_of_range_is_refused(name: str, value: int) -> None:
+    """Field case N07."""
+    with pytest.raises(ValueError, match=f"^{name} must be at least 1.*, got {value}$"):
+        cfg(**{name: value})
+
+
+@pytest.mark.parametrize("name", set(POSITIVE_INTS + WIDTHS) - {"episode_sample_hard_limit", "episode_sample_budget"})
+def test_the_smallest_count_is_one(name: str) -> None:
+    assert getattr(cfg(**{name: 1}), name) == 1
+
+
+@pytest.mark.parametrize("name", POSITIVE_INTS[:5] + ["lifecycle_event_capacity"])
+def test_a_required_count_cannot_be_left_out(name: str) -> None:
+    with pytest.raises(TypeError, match=f"^{name} must be an int, got None"):
+        cfg(**{name: None})
+
+
+@pytest.mark.spec("ENG-02")
+@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, -math.inf, pytest.param(10**400, id="huge")])
+@pytest.mark.parametrize("name", SECONDS)
+def test_a_time_is_finite_and_positive(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"^{name} must be finite and greater than 0, got "):
+        cfg(**{name: value})
+
+
+@pytest.mark.parametrize("value", [True, "5", None])
+@pytest.mark.parametrize("name", SECONDS)
+def test_a_time_is_a_number(name: str, value: object) -> None:
+    with pytest.raises(TypeError, match=f"^{name} must be a number, got "):
+        cfg(**{name: value})
+
+
+@pytest.mark.spec("QUOTA-01")
+@pytest.mark.parametrize(
+    ("budget", "limit", "message"),
+    [
+        (3, None, "must be given together or not at all, got 3 and None"),
+        (None, 3, "must be given together or not at all, got None and 3"),
+        (4, 3, "episode_sample_budget must be at most episode_sample_hard_limit=3, got 4"),
+        (INT64_MAX, INT64_MAX, rf"episode_sample_budget \* buffer_size must be at most {INT64_MAX}"),
+        (2**59, 2**60, rf"episode_sample_budget \* buffer_size must be at most {INT64_MAX}.*, got {2**59} \* 16"),
+    ],
+)
+def test_budget_and_limit_must_fit_each_other(budget: int | None, limit: int | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cfg(episode_sample_budget=budget, episode_sample_hard_limit=limit)
+
+
+@pytest.mark.spec("QUOTA-01")
+@pytest.mark.parametrize(
+    ("budget", "limit", "slots"), [(1, 1, 1), (3, 5, 2), (2**59 - 1, INT64_MAX, 16), (INT64_MAX, INT64_MAX, 1)]
+)
+def test_budgets_up_to_what_can_be_counted_are_fine(budget: int, limit: int, slots: int) -> None:
+    settings = cfg(episode_sample_budget=budget, episode_sample_hard_limit=limit, buffer_size=slots)
+    assert settings.episode_sample_budget == budget
+
+
+@pytest.mark.spec("ENG-23")
+@pytest.mark.parametrize(("capacity", "slots"), [(2, 4), (3, 4), (1, 1), (-1, 4)])
+def test_a_log_that_would_hold_production_back_for_ever_is_refused(capacity: int, slots: int) -> None:
+    """Field case Q01."""
+    with pytest.raises(ValueError, match=f"^lifecycle_event_capacity must be .*at least .*, got {capacity}$"):
+        cfg(lifecycle_event_capacity=capacity, buffer_size=slots)
+
+
+@pytest.mark.parametrize(("capacity", "slots"), [(0, 4), (4, 4), (5, 4), (2, 1), (2, 2)])
+def test_a_log_that_holds_the_initial_fill_and_one_replacement_is_fine(capacity: int, slots: int) -> None:
+    """Field case Q01."""
+    assert cfg(lifecycle_event_capacity=capacity, buffer_size=slots).lifecycle_event_capacity == capacity
+
+
+@pytest.mark.spec("ENG-02", "ENG-18")
+@pytest.mark.parametrize(
+    ("name", "value", "error", "message"),
+    [
+        ("refill_policy", "automatic", ValueError, "one of 'sample_threshold', 'manual', got 'automatic'"),
+        ("refill_policy", None, ValueError, "one of 'sample_threshold', 'manual', got None"),
+        ("include_provenance", 1, TypeError, "must be a bool, got 1"),
+        ("include_provenance", None, TypeError, "must be a bool, got None"),
+        ("buffer_device", "cuda:0", ValueError, "must be 'cpu'.*, got 'cuda:0'"),
+        ("buffer_device", None, ValueError, "must be 'cpu'.*, got None"),
+        ("gym_config", None, TypeError, "must be a mapping, got NoneType"),
+        ("gym_config", [("id", "x")], TypeError, "must be a mapping, got list"),
+    ],
+)
+def test_other_settings_are_checked_as_well(name: str, value: object, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"^{name} {message}" if name != "refill_policy" else message):
+        cfg(**{name: value})
+    if name == "buffer_device":
+        with pytest.raises(error, match=name):
+            cfg(**{name: value}, **BUDGET)
+
+
+@pytest.mark.parametrize("value", [None, {}, OnlineDataEngineCfg])
+def test_an_engine_needs_its_configuration(value: Any) -> None:
+    with pytest.raises(TypeError, match="^cfg must be an OnlineDataEngineCfg, got "):
+        OnlineDataEngine(value)
