@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from odstream.calibration import throughput_from_json
-from odstream.cli.calibrate import main, task_from_yaml
+from odstream.cli.calibrate import main
+from odstream.cli.task import task_from_yaml
 from tests.fakes.calibration import STEP_S, STEPS, UPDATES_S
 
 TASK = """
@@ -64,7 +65,7 @@ def test_a_calibration_measures_what_producer_and_learner_take(
         ("batch_size: 16", "batch_size: 0", "batch_size must be an integer"),
         ("batch_size: 16", "batchsize: 16", "misses batch_size, has an unknown field 'batchsize'"),
         ("buffer_size: 4", "buffer_size: four", "buffer_size must be an int, got 'four'"),
-        ("buffer_size: 4", "refill_policy: manual", "engine must leave refill_policy to the calibration"),
+        ("buffer_size: 4", "refill_policy: manual", "engine must leave refill_policy to the command"),
         ("buffer_size: 4", "buffersize: 4", "engine has an unknown field 'buffersize' .close to 'buffer_size'"),
         (TASK[: TASK.index("learner")], "engine: 3\n", "engine must be a mapping of settings, got int"),
         ("engine:", "engine: {", "the task is no YAML"),

@@ -79,7 +79,7 @@ def plan_from_json(text: str) -> tuple[ODSConfiguration, PlanInputs]:
         ValueError: If it is no such document, of another version, or its plan does not follow from its inputs.
     """
     body = _body(text, PLAN_FORMAT, PLAN_VERSION)
-    _check_names(body, {"inputs", "plan"}, set(), "the plan document")
+    check_names(body, {"inputs", "plan"}, set(), "the plan document")
     parts = _mapping(body["inputs"], "inputs")
     for name, cls in (("profile", ODSReuseProfileCfg), ("runtime", ODSRuntimeCfg)):
         if name in parts:
@@ -88,7 +88,7 @@ def plan_from_json(text: str) -> tuple[ODSConfiguration, PlanInputs]:
     plan = inputs.plan()
     written = _mapping(body["plan"], "plan")
     derived = json.loads(_dumped(dataclasses.asdict(plan)))
-    _check_names(written, set(derived), set(), "plan")
+    check_names(written, set(derived), set(), "plan")
     changed = [
         f"{name}: {written[name]!r}, derived {derived[name]!r}" for name in derived if written[name] != derived[name]
     ]
@@ -108,18 +108,23 @@ def record_from_mapping(cls: type[_Record], fields: Mapping[str, Any], where: st
     """
     known = {f.name: f.default is dataclasses.MISSING for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     required = {name for name, is_required in known.items() if is_required}
-    _check_names(fields, required, set(known) - required, where)
+    check_names(fields, required, set(known) - required, where)
     return cls(**fields)
 
 
-def _check_names(fields: Mapping[str, Any], required: set[str], optional: set[str], where: str) -> None:
+def check_names(fields: Mapping[str, Any], required: set[str], optional: set[str], where: str) -> None:
+    """Refuse names that are missing or unknown.
+
+    Raises:
+        ValueError: If there are any; an unknown name is told with the nearest known one.
+    """
     missing = sorted(required - fields.keys())
     unknown = sorted(str(name) for name in fields.keys() - required - optional)
     problems = []
     if missing:
         problems.append("misses " + ", ".join(missing))
     for name in unknown:
-        close = difflib.get_close_matches(name, required | optional, n=1)
+        close = difflib.get_close_matches(name, sorted(required | optional), n=1, cutoff=0.0)
         problems.append(f"has an unknown field {name!r}" + (f" (close to {close[0]!r})" if close else ""))
     if problems:
         raise ValueError(f"{where} {', '.join(problems)}")

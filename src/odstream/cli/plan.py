@@ -13,6 +13,7 @@ import yaml  # type: ignore[import-untyped]
 from omegaconf import OmegaConf
 
 from odstream.calibration import PlanInputs, plan_to_json, record_from_mapping, render_plan, throughput_from_json
+from odstream.cli.task import PROFILE_FILE, file_of
 from odstream.configuration import ODSReuseProfileCfg
 
 INVALID_INPUT = 2
@@ -24,8 +25,8 @@ class PlanCfg:
 
     input: Path
     """The throughput document that `odstream calibrate` wrote."""
-    profile: Path
-    """YAML file with the fields of the reuse profile."""
+    profile: str
+    """YAML file with the fields of the reuse profile, or the name of a shipped task: franka."""
     output: Path | None = None
     """Where to write the plan as JSON."""
     min_cache_episodes: int = 1
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         inputs = PlanInputs(
             accepted_episodes_per_second=throughput.accepted_episodes_per_second,
             training_chunks_per_second=throughput.training_chunks_per_second,
-            profile=_read(cfg.profile, _profile_from_yaml),
+            profile=_read(file_of(cfg.profile, PROFILE_FILE), _profile_from_yaml),
             runtime=throughput.runtime(
                 min_cache_episodes=cfg.min_cache_episodes, cache_memory_bytes=cfg.cache_memory_bytes
             ),

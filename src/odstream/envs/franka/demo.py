@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +24,7 @@ from odstream.envs.franka.observation import OBSERVATION_DIM
 from odstream.envs.franka.policy import ChunkPolicy, Learner, LearnerCfg, PolicyCfg
 from odstream.envs.franka.report import Outcome, draw_pictures, summarise, write_numbers
 from odstream.envs.franka.scenario import ResetKind
-from odstream.envs.franka.training import CurvePoint, Training, TrainingCfg
+from odstream.envs.franka.training import CurvePoint, EpisodeStream, Training, TrainingCfg
 
 _MAX_EPISODE_STEPS = 160
 """The expert needs about 100."""
@@ -86,15 +87,28 @@ def run(cfg: DemoCfg) -> Outcome:
             missing from the results.
         Exception: Whatever the engine raised.
     """
-    _use_one_thread()
+    return train(cfg, cfg.engine(), lambda engine, learner: training_on(engine, learner, cfg))
+
+
+def train(
+    cfg: DemoCfg, engine_cfg: OnlineDataEngineCfg, prepare: Callable[[OnlineDataEngine, Learner], Training]
+) -> Outcome:
+    """Run the demo on an engine of one's own; see `run`.
+
+    Args:
+        cfg: Of its settings, those of the engine are not used.
+        engine_cfg: What is used instead.
+        prepare: Builds the training, once the engine has started.
+    """
+    use_one_thread()
     cfg.output.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(cfg.seed)
-    learner = Learner(ChunkPolicy(PolicyCfg(observation_dim=OBSERVATION_DIM, action_dim=ACTION_DIM)), LearnerCfg())
+    learner = new_learner()
     started = time.monotonic()
-    print(f"starting the producer; it fills the cache with {cfg.cache_episodes} demonstrations first", flush=True)
-    with OnlineDataEngine(cfg.engine()) as engine:
+    print(f"starting the producer; it fills the cache with {engine_cfg.buffer_size} demonstrations first", flush=True)
+    with OnlineDataEngine(engine_cfg) as engine:
         start_wait_s = time.monotonic() - started
-        training = Training(engine, learner, cfg.training, lambda count: FrankaPickPlace(count, reset=cfg.reset))
+        training = prepare(engine, learner)
         _train(training, cfg)
         stats = dict(engine.get_stats())
     outcome = Outcome(
@@ -110,6 +124,16 @@ def run(cfg: DemoCfg) -> Outcome:
     write_numbers(outcome, learner.policy, cfg, cfg.output)
     print(summarise(outcome, cfg.output, missing))
     return outcome
+
+
+def new_learner() -> Learner:
+    """Return a learner with fresh weights."""
+    return Learner(ChunkPolicy(PolicyCfg(observation_dim=OBSERVATION_DIM, action_dim=ACTION_DIM)), LearnerCfg())
+
+
+def training_on(stream: EpisodeStream, learner: Learner, cfg: DemoCfg) -> Training:
+    """Return the demo's training on a stream."""
+    return Training(stream, learner, cfg.training, lambda count: FrankaPickPlace(count, reset=cfg.reset))
 
 
 def _train(training: Training, cfg: DemoCfg) -> None:
@@ -134,7 +158,7 @@ def _latest(curve: list[CurvePoint]) -> str:
     return f"{curve[-1].evaluation.rate:.0%}" if curve else "-"
 
 
-def _use_one_thread() -> None:
+def use_one_thread() -> None:
     """One core for the learner, one for the producer: more threads would only get into each other's way."""
     torch.set_num_threads(1)
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

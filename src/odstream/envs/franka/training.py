@@ -18,7 +18,7 @@ from odstream.envs.franka.policy import Context, Learner
 from odstream.errors import DataUnavailableError
 
 State = Literal["wait", "fetch", "compute", "evaluate"]
-_NORMALISATION_CONTEXTS = 4096
+NORMALISATION_CONTEXTS = 4096
 _RETRY_S = 0.005
 
 
@@ -28,8 +28,8 @@ class EpisodeStream(Protocol):
     def sample_batch_with_context(self, batch_size: int, history_length: int, prediction_horizon: int) -> Context:
         """Draw contexts."""
 
-    def request_refill(self) -> int:
-        """Ask for a new generation of episodes, unless one is under way."""
+    def request_refill(self) -> object:
+        """Ask for a new generation of episodes, unless one is under way. Called before each update; may wait."""
 
     def get_stats(self) -> Mapping[str, Any]:
         """Count episodes."""
@@ -134,12 +134,13 @@ class Training:
             Exception: Whatever the stream raised.
         """
         cfg, policy = self._cfg, self._learner.policy
-        policy.freeze_normalisation(self._draw(_NORMALISATION_CONTEXTS))
+        policy.freeze_normalisation(self._draw(NORMALISATION_CONTEXTS))
         on_the_way = self._scenes(cfg.scenes)
         while self.progress < 1.0:
             if self.updates in cfg.evaluate_at:
                 on_evaluation(self._evaluate(on_the_way))
-            self._stream.request_refill()
+            with self.stopwatch.measure("wait"):  # a planned stream waits here until a batch is due
+                self._stream.request_refill()
             loss = self._update()
             on_update(self.updates, loss)
         on_evaluation(self._evaluate(self._scenes(cfg.final_scenes)))
