@@ -4,6 +4,7 @@ from odstream.datasets.online_data import OnlineDataset
 from odstream.datasets.sampler import ChunkSizeSampler, GMMChunkSampler, UniformChunkSampler
 from odstream.datasets.schema import data_schema_fingerprint, require_same_schema, validate_data_schema
 from odstream.datasets.sequence import BatchSource, SequenceSpecCfg
+from odstream.datasets.sequence_data import OfflineDataset, SequenceDataset
 from odstream.datasets.sources import OnlineDataSource, TensorDataSource
 from odstream.errors import DataBudgetExhaustedError, DataUnavailableError
 
@@ -13,8 +14,10 @@ __all__ = [
     "DataBudgetExhaustedError",
     "DataUnavailableError",
     "GMMChunkSampler",
+    "OfflineDataset",
     "OnlineDataSource",
     "OnlineDataset",
+    "SequenceDataset",
     "SequenceSpecCfg",
     "TensorDataSource",
     "UniformChunkSampler",
