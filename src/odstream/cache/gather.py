@@ -152,22 +152,23 @@ class FrameGather:
         torch.index_select(source, 0, index, out=out.view(len(index), -1))
         return out.view(*shape, view.width)
 
-    def batch(self, copies: list[torch.Tensor]) -> TensorDict:
-        """Arrange the copied blocks as one TensorDict ``[B, L]`` with the fields' names. Copies nothing."""
+    def batch(self, copies: list[torch.Tensor], **more: torch.Tensor) -> TensorDict:
+        """Arrange the copied blocks as one TensorDict ``[B, L]`` with the fields' names. Copies nothing.
+
+        Args:
+            copies: What a copy returned.
+            more: Further entries ``[B, L, ...]``.
+        """
         leaves: dict[FieldKey, torch.Tensor] = {}
         for view, copied in zip(self._views, copies, strict=True):
             leaves.update(view.fields(copied))
-        return _nested({key: leaves[key] for key in self._order}, copies[0].shape[:2])
-
-
-def _nested(leaves: dict[FieldKey, torch.Tensor], size: torch.Size) -> TensorDict:
-    tree: dict[str, Any] = {}
-    for key, value in leaves.items():
-        branch = tree
-        for name in key[:-1]:
-            branch = branch.setdefault(name, {})
-        branch[key[-1]] = value
-    return _tensordict(tree, size)
+        tree: dict[str, Any] = {}
+        for key in self._order:
+            branch = tree
+            for name in key[:-1]:
+                branch = branch.setdefault(name, {})
+            branch[key[-1]] = leaves[key]
+        return _tensordict({**tree, **more}, copies[0].shape[:2])
 
 
 def _tensordict(tree: dict[str, Any], size: torch.Size) -> TensorDict:

@@ -97,12 +97,9 @@ class Sampler:
         except (DataUnavailableError, DataBudgetExhaustedError):
             self._check()  # a producer that failed explains a shortage
             raise
-        batch = self._gather.batch(copies)
-        if request.padded:
-            mask = batch["valid"].clone()
-            mask[:, : request.before] = False
-            batch["loss_mask"] = mask
-        return batch
+        if not request.padded:
+            return self._gather.batch(copies)
+        return self._gather.batch(copies, loss_mask=_loss_mask(request, draw))
 
     def _choose(self, request: WindowRequest, uniforms: Uniforms) -> _Draw:
         store, mode = self._store, SAMPLING_MODES.index(request.mode)
@@ -125,6 +122,8 @@ class Sampler:
             store.pivot[rows, :columns] if request.mode == "boundary" else None,
         )
         start, interval = draw_starts(tables, request.anchor_frames, uniforms(request.batch_size))
+        if not request.padded:
+            return _Draw(rows, start, start, start + request.length, counts, eligible)
         line = np.arange(len(rows))
         low, high = tables.first[line, interval], tables.end[line, interval]
         return _Draw(rows, start - request.before, low, high, counts, eligible)
@@ -202,3 +201,10 @@ class Sampler:
         if self._pid != os.getpid():
             self._pid, self._rng = os.getpid(), np.random.default_rng()
         return self._rng.random
+
+
+def _loss_mask(request: WindowRequest, draw: _Draw) -> torch.Tensor:
+    """Return ``[B, length]``: the real frames from the anchor on."""
+    mask = np.arange(request.length) < (draw.high - draw.start)[:, None]
+    mask[:, : request.before] = False
+    return torch.from_numpy(mask)
