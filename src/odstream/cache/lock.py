@@ -16,7 +16,7 @@ from functools import partial
 
 from odstream.errors import LockTimeoutError
 
-__all__ = ["LOCK_BYTES", "SharedLock"]
+__all__ = ["LOCK_BYTES", "LockHeldError", "SharedLock"]
 
 LOCK_BYTES = 128
 """Room for a ``pthread_mutex_t`` on every Linux architecture."""
@@ -45,8 +45,12 @@ _pthread = _load_pthread()
 _has_clocklock = hasattr(_pthread, "pthread_mutex_clocklock")
 
 _unlock = _pthread["pthread_mutex_unlock"]
-_unlock.argtypes = [ctypes.c_void_p, *[ctypes.py_object] * 3]  # a C function does not mind further arguments
+_unlock.argtypes = [ctypes.c_void_p, *[ctypes.py_object] * 3]  # which the C function does not look at
 _unlock.restype = None
+
+
+class LockHeldError(RuntimeError):
+    """Raised when a thread that holds the lock asks for it, which only code in a signal handler can bring about."""
 
 
 class SharedLock:
@@ -60,8 +64,10 @@ class SharedLock:
     def __init__(self, address: int, *, timeout_s: float = 30.0) -> None:
         self._mutex = ctypes.c_void_p(address)
         self.timeout_s = timeout_s
-        self.release: Callable[..., None] = partial(_unlock, self._mutex)
-        """Give the lock back; further arguments, at most three, are ignored. Not a Python function: see `acquire`."""
+        self.leave: Callable[[object, object, object], None] = partial(_unlock, self._mutex)
+        """Give the lock back, as the ``__exit__`` of a ``with`` block. Not a Python function: see `acquire`."""
+        self.release: Callable[[], None] = partial(_unlock, self._mutex, None, None, None)
+        """Give the lock back."""
 
     def initialise(self) -> None:
         """Prepare the mutex. Called once, by the process that allocated the memory."""
@@ -76,39 +82,30 @@ class SharedLock:
     def acquire(self, check: Callable[[], None] | None = None) -> None:
         """Take the lock.
 
-        An interrupt (Ctrl-C, a signal handler that raises) may come between any two steps of Python. If it ends this
-        call, the lock is not held. `release` is a single step.
+        An interrupt (Ctrl-C, a signal handler that raises) may come between any two steps of Python, so after an
+        exception the lock may be held: call `let_go` unless it is a `LockHeldError`. Giving it back is a single step.
 
         Args:
             check: Called between slices of waiting, without the lock; may raise to give up.
 
         Raises:
             LockTimeoutError: If it was not free within the deadline although its holder lives.
-            RuntimeError: If this thread holds it already, which only code in a signal handler can bring about.
+            LockHeldError: If this thread holds it already.
         """
-        try:
-            code = self._take(check)
-        except BaseException:
-            self._let_go()
-            raise
-        if code == errno.EDEADLK:
-            raise RuntimeError(
-                "this thread holds the cache lock already: a signal handler interrupted a call on this engine and made "
-                "another one; let the handler set a flag, and make the call after it has returned"
-            )
-
-    def _take(self, check: Callable[[], None] | None) -> int:
-        code = int(_pthread.pthread_mutex_trylock(self._mutex))
+        code = _pthread.pthread_mutex_trylock(self._mutex)
         if code == errno.EBUSY:
             code = self._wait(check)
         if code == errno.EOWNERDEAD:
-            code = int(_pthread.pthread_mutex_consistent(self._mutex))
-        if code != errno.EDEADLK:
-            _succeed(code)
-        return code
+            code = _pthread.pthread_mutex_consistent(self._mutex)
+        if code == errno.EDEADLK:
+            raise LockHeldError(
+                "this thread holds the cache lock already: a signal handler interrupted a call on this engine and made "
+                "another one; let the handler set a flag, and make the call after it has returned"
+            )
+        _succeed(code)
 
-    def _let_go(self) -> None:
-        """Unlock if this thread holds the mutex: an interrupt may come after the C call that locked it."""
+    def let_go(self) -> None:
+        """Give the lock back if this thread holds it."""
         if _pthread.pthread_mutex_trylock(self._mutex) != errno.EBUSY:
             _pthread.pthread_mutex_consistent(self._mutex)  # where its last holder died; has no effect elsewhere
             _pthread.pthread_mutex_unlock(self._mutex)

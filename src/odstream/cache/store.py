@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odstream.cache.layout import Array, CacheLayout, FieldKey, Word
-from odstream.cache.lock import SharedLock
+from odstream.cache.lock import LockHeldError, SharedLock
 from odstream.cache.memory import SharedMemory
 
 __all__ = ["CacheStore", "Transaction"]
@@ -143,7 +143,7 @@ class CacheStore:
 class Transaction:
     """What `CacheStore.transaction` returns.
 
-    Its exit is the lock's own release, kept in a slot: an interrupt between the steps of a Python function, or of a
+    Its exit is the lock's own, kept in a slot: an interrupt between the steps of a Python function, or of a
     generator, would keep the lock.
     """
 
@@ -153,13 +153,15 @@ class Transaction:
     def __init__(self, store: CacheStore, check: Callable[[], None] | None) -> None:
         self._store = store
         self._check = check
-        self.__exit__ = store.lock.release
+        self.__exit__ = store.lock.leave
 
     def __enter__(self) -> None:
         store = self._store
-        store.lock.acquire(self._check)
         try:
+            store.lock.acquire(self._check)
             store._finish()
+        except LockHeldError:
+            raise
         except BaseException:
-            store.lock.release()
+            store.lock.let_go()
             raise
