@@ -16,7 +16,7 @@ from odstream.cache.store import CacheStore
 from odstream.engine import failure
 from odstream.engine.state import State, report_failure, shared_state
 from odstream.engine.worker import WorkerSettings, run_worker
-from odstream.errors import OnlineDataWorkerError
+from odstream.errors import LockTimeoutError, OnlineDataWorkerError
 
 __all__ = ["ProducerWatch", "WorkerProcess"]
 
@@ -114,8 +114,13 @@ class WorkerProcess:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
             pass  # somebody else has reaped it
-        if not store.words[Word.STOP]:
-            report_failure(store, failure.encode(self.death()))
+        report = failure.encode(self.death())
+        while not store.words[Word.STOP]:
+            try:
+                report_failure(store, report)
+                return
+            except LockTimeoutError:
+                continue  # a suspended consumer holds the lock
 
     def _exit_code(self) -> int | None:
         """Return the exit code, negative for a signal; None if it is not known, or not yet."""
