@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from odstream.cache.lock import SharedLock
 from odstream.producers.base import Episode, ProducerContext, Segment, Staging
 from tests.fakes.producers import Script, ScriptedProducer, Trouble
 
@@ -122,3 +123,16 @@ class DropsItsDescriptors:
         os.closerange(3, 256)
         Trouble("hang").happen()
         raise AssertionError
+
+
+@dataclass(frozen=True)
+class HastyLocks:
+    """A factory of obedient producers; shortens the timeout that every lock in its process starts with."""
+
+    timeout_s: float
+
+    def __call__(self, context: ProducerContext) -> ScriptedProducer:
+        defaults = SharedLock.__init__.__kwdefaults__
+        assert defaults is not None
+        defaults["timeout_s"] = self.timeout_s
+        return ScriptedProducer(Script(), context)

@@ -81,11 +81,11 @@ class Consumer:
     A forked one inherits ``engine``; a spawned one is sent it.
     """
 
-    def __init__(self, method: str, engine: OnlineDataEngine | None = None) -> None:
+    def __init__(self, method: str, engine: OnlineDataEngine | None = None, *, daemon: bool = True) -> None:
         context = multiprocessing.get_context(method)
         self._pipe, remote = context.Pipe()
         self.process = context.Process(
-            target=_serve, args=(remote, engine if method == "fork" else None), name=f"{method} consumer", daemon=True
+            target=_serve, args=(remote, engine if method == "fork" else None), name=f"{method} consumer", daemon=daemon
         )
         self.process.start()
         remote.close()
@@ -118,17 +118,11 @@ class Consumer:
         self.begin(function, *arguments)
         return self.result()
 
-    def dies(self) -> None:
-        """Wait for its death by SIGKILL, and bury it."""
-        self.process.join(PATIENCE_S)
-        assert self.process.exitcode == -signal.SIGKILL
-        self.close()
-
     def close(self) -> None:
         with suppress(OSError):  # closing the pipe would not do: consumers forked later hold it too
             self._pipe.send(None)
         self._pipe.close()
-        self.process.join(PATIENCE_S if self.process.exitcode is None else 0)
+        self.process.join(PATIENCE_S)
         if self.process.exitcode is None:
             self.process.kill()
             self.process.join()
@@ -180,18 +174,24 @@ def sample_until_failure(engine: OnlineDataEngine, patience_s: float = PATIENCE_
         engine.sample_batch(4, 5)
 
 
+def lines_of_a_draw(engine: OnlineDataEngine) -> list[str]:
+    """Return the lines of odstream that a call runs, after a first one: what `die_at_line` counts."""
+    engine.sample_batch(4, 5)
+    return lines_of(lambda: engine.sample_batch(4, 5))
+
+
 def die_at_line(engine: OnlineDataEngine, line: int) -> None:
-    """Kill this process at the given line, counted over all that are run between taking the lock and giving it back."""
+    """Draw a batch, then kill this process before the given line of the next call."""
+    engine.sample_batch(4, 5)
     at_line(line, lambda: os.kill(os.getpid(), signal.SIGKILL))
     engine.sample_batch(4, 5)
-    sys.settrace(None)
 
 
 def stop_at_line(engine: OnlineDataEngine, line: int) -> None:
-    """Suspend this process at such a line."""
+    """Draw a batch, then suspend this process before the given line of the next call."""
+    engine.sample_batch(4, 5)
     at_line(line, lambda: os.kill(os.getpid(), signal.SIGSTOP))
     engine.sample_batch(4, 5)
-    sys.settrace(None)
 
 
 def at_line(wanted: int, act: Callable[[], None]) -> None:
