@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -328,6 +329,7 @@ def run(size: Size, peer_use: PeerUse) -> None:
     """Measure everything, print the table, write the JSON file."""
     torch.set_num_threads(1)
     missing: dict[str, str] = {}
+    load_before = os.getloadavg()[0]
     with contextlib.ExitStack() as stack:
         embodichain = start_peer(EMBODICHAIN, peer_use, missing)
         torchrl = start_peer(TORCHRL, peer_use, missing)
@@ -348,8 +350,12 @@ def run(size: Size, peer_use: PeerUse) -> None:
     print(render_table(bench.rows, names))
     for name, why in missing.items():
         print(f"{name} was not measured: {why}")
+    print(
+        f"load average {load_before:.1f} at the start, on {os.cpu_count()} cores; figures are good on an idle machine"
+    )
     facts = {
         "size": size.name,
+        "load_average": {"at_start": load_before, "at_end": os.getloadavg()[0]},
         "limit": bench.limit_name,
         "missing": missing,
         "versions": {"odstream": odstream.__version__, "torch": torch.__version__, "numpy": np.__version__},
