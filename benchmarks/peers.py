@@ -68,7 +68,7 @@ def make_environment(package: PeerPackage) -> None:
 
 def _share_packages(python: Path) -> None:
     """Let an environment see this interpreter's packages behind its own."""
-    command = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    command = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     shared = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
     Path(printed.strip(), "shared_with_benchmark.pth").write_text("\n".join(shared) + "\n", encoding="utf-8")
