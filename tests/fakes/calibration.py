@@ -1,13 +1,18 @@
-"""A task whose times are known: an environment and a learner that sleep."""
+"""A task whose times are known: an environment and a learner that sleep, calibrated or trained."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+
+from odstream.calibration import LearnerWork, PlannedRun
+from odstream.datasets import OnlineDataSource, SequenceSpecCfg
+from odstream.engine import OnlineDataEngine, OnlineDataEngineCfg
 
 STEP_S = 0.005
 STEPS = 10
@@ -49,3 +54,46 @@ def sleeping_learner(engine: Any, batch_size: int) -> Callable[[], object]:
         UPDATES_S.append(time.monotonic() - started)
 
     return train_batch
+
+
+SCHEMA = {
+    "observation": {"names": ["step"]},
+    "action": {"names": ["step"], "semantics": "policy_request", "step_dt": STEP_S},
+}
+
+
+def trainer(
+    training: Mapping[str, Any],
+    *,
+    engine: OnlineDataEngineCfg,
+    batch_size: int,
+    output: Path,
+    planned: PlannedRun | None,
+) -> Callable[[], bool]:
+    """Train for some updates, and leave the engine's settings in the output."""
+    updates = int(training["updates"])
+
+    def run() -> bool:
+        (output / "engine.txt").write_text(f"{engine.buffer_size} {engine.episode_sample_budget} {batch_size}")
+        if planned is not None:
+            follow(planned, engine, batch_size, updates)
+        return bool(training.get("good", True))
+
+    return run
+
+
+def follow(planned: PlannedRun, cfg: OnlineDataEngineCfg, batch_size: int, updates: int) -> None:
+    """Train on a planned stream."""
+    with OnlineDataEngine(cfg) as engine:
+        done: list[float] = []
+        source = OnlineDataSource(engine, schema=SCHEMA)
+        flow, recorder = planned.control(
+            engine, lambda: LearnerWork(completed_chunks=len(done) * batch_size, active_s=sum(done))
+        )
+        for _ in range(updates):
+            assert flow.prepare_batch(batch_size)
+            started = time.monotonic()
+            batch = flow.sample_context(source, batch_size, SequenceSpecCfg(1, 2))
+            recorder.delivered(batch["ods_episode_id"][:, 0].tolist())
+            time.sleep(max(0.0, started + UPDATE_S - time.monotonic()))
+            done.append(time.monotonic() - started)

@@ -63,6 +63,8 @@ class FakeEngine:
         self.clock, self.cfg = clock, cfg or FakeEngineCfg()
         self.group_s, self.window_locked = group_s, window_locked
         self.rows = [self.cfg.episode_sample_budget or 0] * self.cfg.buffer_size
+        self.ids = list(range(self.cfg.buffer_size))
+        self.bytes_per_episode = 1000
         self.requested = self.completed = 1
         self.episodes = self.cfg.buffer_size
         self.delivered = self.retired = 0
@@ -119,6 +121,20 @@ class FakeEngine:
         events, self.events = self.events, []
         return events
 
+    def get_sampling_budget_snapshot(self) -> dict[str, Any]:
+        """Return what is left of each row, and what was delivered."""
+        budget = self.cfg.episode_sample_budget or 0
+        rows = [
+            {"episode_id": episode, "assigned": budget, "delivered": budget - left, "remaining": left}
+            for episode, left in zip(self.ids, self.rows, strict=True)
+        ]
+        return {"rows": rows, "total_delivered_chunks": self.delivered}
+
+    def log_initial_fill(self) -> None:
+        """Log the episodes that are there already."""
+        for episode in self.ids:
+            self.events.append({"kind": "published", "generation": 1, "episode_id": episode, "monotonic_ns": 0})
+
     # ------------------------------------------------------------ sampling and production
 
     def sample_batch_with_context(self, batch_size: int, *_args: object, **_options: object) -> list[int]:
@@ -143,7 +159,8 @@ class FakeEngine:
     def _log(self, kind: str, generation: int) -> None:
         if self.cfg.lifecycle_event_capacity:
             at_ns = round(self._next_publication * 1e9)
-            self.events.append({"kind": kind, "generation": generation, "slot": self._next_row, "monotonic_ns": at_ns})
+            event = {"kind": kind, "generation": generation, "slot": self._next_row, "monotonic_ns": at_ns}
+            self.events.append({**event, "episode_id": self.ids[self._next_row]})
             assert len(self.events) <= self.cfg.lifecycle_event_capacity
 
     def _num_envs(self) -> int:
@@ -159,6 +176,7 @@ class FakeEngine:
         while self.requested > self.completed and self._next_publication <= self.clock.now:
             for _ in range(self._num_envs()):
                 self._log("evicted", self.completed)
+                self.ids[self._next_row] = self.episodes
                 self._log("published", self.requested)
                 self.retired += self.rows[self._next_row]
                 self.rows[self._next_row] = self.cfg.episode_sample_budget or 0
