@@ -185,4 +185,11 @@ class Steady:
             self.current, self._candidate = diagnosis, None
         else:
             self._candidate = found
+            return self.pending()
+        return self.current
+
+    def pending(self) -> Diagnosis:
+        """Return what holds while no window decides."""
+        if self.current.verdict == "insufficient":
+            self.current = Diagnosis("insufficient", advice="two whole windows must agree")
         return self.current

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 from odstream.perf.diagnosis import Diagnosis, Steady, diagnose
-from odstream.perf.facts import FactFinder, PoolReading
+from odstream.perf.facts import FactFinder, Facts, PoolReading
 from odstream.perf.meter import LearnerMeter, Snapshot
 from odstream.perf.metrics import Readings
 from odstream.perf.progress import ProgressBar
@@ -156,13 +156,7 @@ class PerfMonitor:
     def _record_of(self, window: Window) -> Record:
         facts = self._finder.facts(window, None if self._pool is None else self._pool())
         values, stale = self._readings.read(facts)
-        now_ns = self._clock_ns()
-        if now_ns - window.duration_ns >= self._diagnosed_ns:  # shares no time with the window before
-            found = self._steady.update(diagnose(facts))
-            if window.complete:
-                self._diagnosed_ns = now_ns
-        else:
-            found = self._steady.current
+        found = self._diagnosed(window, facts)
         return Record(
             step=self.learner.steps,
             unix_ns=self._unix_ns(),
@@ -171,6 +165,16 @@ class PerfMonitor:
             verdict=str(found),
             details={"verdict": found.verdict, "cause": found.cause, "window_complete": window.complete},
         )
+
+    def _diagnosed(self, window: Window, facts: Facts) -> Diagnosis:
+        """Return the verdict that holds. Windows that decide are complete and share no time."""
+        found, now_ns = diagnose(facts), self._clock_ns()
+        if found.verdict == "insufficient":
+            return self._steady.update(found)
+        if window.complete and now_ns - window.duration_ns >= self._diagnosed_ns:
+            self._diagnosed_ns = now_ns
+            return self._steady.update(found)
+        return self._steady.pending()
 
     def close(self) -> None:
         """Record what came after the last record, and close sinks and bar, all of them also if one fails."""
@@ -184,5 +188,12 @@ class PerfMonitor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, _type: type[BaseException] | None, _error: object, _traceback: TracebackType | None) -> None:
-        self.close()
+    def __exit__(
+        self, _type: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except Exception as failure:
+            if error is None:
+                raise
+            error.add_note(f"closing the metrics failed as well: {type(failure).__name__}: {failure}")

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from odstream.perf.device import CudaTimer
+from odstream.perf.facts import FactFinder
+from odstream.perf.meter import LearnerMeter
+from odstream.perf.shape import PipelineShape
+from odstream.perf.window import Windows
+from tests.fakes.clock import FakeClock
+
+
+class Stream:
+    """A device that stamps events when it gets to them, behind the host."""
+
+    def __init__(self) -> None:
+        self.time_ms = 0.0
+        self.reached = 0
+        self.recorded = 0
+        self.made = 0
+
+    def event(self) -> Event:
+        self.made += 1
+        return Event(self)
+
+    def synchronise(self) -> None:
+        self.reached = self.recorded
+
+
+class Event:
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def record(self) -> None:
+        self._stream.recorded += 1
+        self._number, self.at_ms = self._stream.recorded, self._stream.time_ms
+
+    def query(self) -> bool:
+        return self._stream.reached >= self._number
+
+    def elapsed_time(self, end_event: Event) -> float:
+        assert self.query() and end_event.query(), "read before the device got there"
+        return end_event.at_ms - self.at_ms
+
+
+@pytest.mark.spec("PERF-03")
+def test_the_time_is_the_devices_and_is_read_at_a_synchronisation_that_happens_anyway() -> None:
+    """Field case T01."""
+    stream, clock = Stream(), FakeClock()
+    meter = LearnerMeter(warmup_steps=0, timer=CudaTimer(stream.event), clock_ns=clock)
+    windows, finder = Windows(clock_ns=clock), FactFinder(PipelineShape(batch_size=8))
+    windows.restart([meter.snapshot()])
+    for _ in range(10):
+        with meter.during("fetch"):
+            clock.advance(0.003)
+        meter.deliver(8)
+        with meter.update():
+            clock.advance(0.0001)  # the launch
+            stream.time_ms += 12.0
+        assert meter.snapshot().counts["device_steps"] == 0
+    stream.synchronise()
+    window = windows.add([meter.snapshot()])
+    assert window is not None
+    facts = finder.facts(window)
+    assert facts.compute_s == pytest.approx(0.012)
+    assert facts.data_s == pytest.approx(0.003)
+    assert facts.step_s == pytest.approx(0.012), "training cannot be faster than its device"
+    assert facts.train_per_s == pytest.approx(8 / 0.012)
+
+
+def test_events_are_used_again() -> None:
+    stream = Stream()
+    timer = CudaTimer(stream.event)
+    for _ in range(50):
+        timer.begin()
+        timer.end(completes_step=True)
+        stream.synchronise()
+        timer.collect()
+    assert stream.made == 2
+
+
+def test_accumulated_batches_are_one_step_of_the_device() -> None:
+    stream, clock = Stream(), FakeClock()
+    meter = LearnerMeter(warmup_steps=0, timer=CudaTimer(stream.event), clock_ns=clock)
+    for _ in meter.batches(range(6), size=1, accumulate=3):
+        stream.time_ms += 4.0
+    stream.synchronise()
+    counts = meter.snapshot().counts
+    assert (counts["device_steps"], counts["device_ns"]) == (2, 24_000_000)
+
+
+def test_the_warm_up_is_not_timed() -> None:
+    stream, clock = Stream(), FakeClock()
+    meter = LearnerMeter(timer=CudaTimer(stream.event), clock_ns=clock)
+    for _ in meter.batches(range(3), size=1):
+        stream.time_ms += 5.0
+    stream.synchronise()
+    assert meter.snapshot().counts["device_steps"] == 2
+
+
+def test_updates_that_nobody_collects_are_an_error_and_no_leak() -> None:
+    timer = CudaTimer(Stream().event)
+    with pytest.raises(RuntimeError, match="none was collected"):
+        for _ in range(5000):
+            timer.begin()
+            timer.end(completes_step=True)
+    with pytest.raises(RuntimeError, match="needs a begin"):
+        CudaTimer(Stream().event).end(completes_step=True)
+
+
+def test_without_a_device_the_timer_says_to_leave_it_out() -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a device")
+    with pytest.raises(RuntimeError, match="there is no CUDA device to time; leave the timer out"):
+        CudaTimer()
+
+
+def test_metrics_import_no_torch() -> None:
+    code = "import sys, odstream.perf, odstream.perf.device; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=50, check=False).returncode == 0

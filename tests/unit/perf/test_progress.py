@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from odstream.perf.progress import ProgressBar, progress_fields
+from odstream.perf.records import Record
+
+
+def record(stale: frozenset[str] = frozenset(), **changes: float) -> Record:
+    values = {
+        "perf/thru": 12.1,
+        "perf/infer_capacity": 18.5,
+        "perf/train_capacity": 13.2,
+        "perf/dispatch_wait": 0.1,
+        "perf/pool": 24.0,
+    }
+    return Record(step=1, unix_ns=0, values={**values, **changes}, stale=stale)
+
+
+@pytest.mark.spec("PERF-05")
+def test_the_bar_shows_loss_throughput_capacities_wait_pool_and_epoch() -> None:
+    file = io.StringIO()
+    bar = ProgressBar(10, file=file)
+    bar.step(record(), loss=0.35, epoch="1/10")
+    bar.close()
+    shown = file.getvalue().rpartition("\r")[2]
+    assert shown.startswith("Training:  10%")
+    assert "loss=0.350, thru=12.1, I=18.5, T=13.2, wait=0.1s, pool=24, epoch=1/10" in shown
+
+
+def test_a_stale_value_has_a_star_and_an_unknown_one_is_no_zero() -> None:
+    fields = progress_fields(record(stale=frozenset({"perf/infer_capacity"})))
+    assert fields["I"] == "18.5*"
+    assert progress_fields(None) == {"thru": "-", "I": "-", "T": "-", "wait": "-", "pool": "-"}
+    assert progress_fields(record(**{"perf/thru": float("nan")}))["thru"] == "-"
+
+
+def test_the_last_record_stays_until_the_next() -> None:
+    file = io.StringIO()
+    bar = ProgressBar(None, file=file)
+    bar.step(record())
+    for _ in range(20):
+        bar.step(loss=0.25)
+    bar.close()
+    assert "thru=12.1" in file.getvalue().rpartition("\r")[2]
