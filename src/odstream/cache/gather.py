@@ -95,14 +95,17 @@ class _Part:
     def __init__(self, members: list[Member]) -> None:
         self._keys = [field.key for field, _ in members]
         self._shape = members[0].field.shape
-        self._bytes = slice(members[0].offset_bytes, members[-1].offset_bytes + members[-1].field.nbytes)
+        first, last = members[0], members[-1]
+        self._from, self._bytes = first.offset_bytes, last.offset_bytes + last.field.nbytes - first.offset_bytes
         self._dtype = torch.from_numpy(np.empty(0, members[0].field.dtype)).dtype
 
     def split(self, copied: torch.Tensor) -> Iterable[tuple[FieldKey, torch.Tensor]]:
-        values = copied[..., self._bytes].view(self._dtype)
+        values = copied.narrow(-1, self._from, self._bytes).view(self._dtype)
         if self._shape == ():
             return zip(self._keys, values.unbind(-1), strict=True)
-        return [(self._keys[0], values.view(*copied.shape[:-1], *self._shape))]
+        if len(self._shape) > 1:
+            values = values.view(*copied.shape[:-1], *self._shape)
+        return ((self._keys[0], values),)
 
 
 def _kind(member: Member) -> object:
