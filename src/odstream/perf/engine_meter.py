@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from odstream.errors import EngineStateError
 from odstream.perf.facts import PoolReading
 from odstream.perf.meter import PRODUCER_STATES, Snapshot
 
@@ -25,6 +24,9 @@ class MeteredEngine(Protocol):
 
     def get_flow_status(self) -> Mapping[str, int | None]:
         """Counters of the budget, READY only."""
+
+    def get_sampling_budget_snapshot(self) -> Mapping[str, Any]:
+        """The ledger; possible after the end, too."""
 
 
 class EngineMeter:
@@ -56,14 +58,12 @@ class EngineMeter:
         self._clock_ns = clock_ns
         self._states: dict[str, int] = {state: 0 for state in PRODUCER_STATES}
         self._resolved_ns = self._polled_ns = clock_ns()
-        self._stats: Mapping[str, Any] = engine.get_stats()
-        self._produced_ns = _produced_ns(self._stats)
-        self._pool = PoolReading()
+        self._produced_ns = _produced_ns(engine.get_stats())
 
     def snapshot(self) -> Snapshot:
         """Read the engine and return what was added up so far. Takes the cache's lock for microseconds."""
         now_ns = self._clock_ns()
-        stats = self._stats = self._engine.get_stats()
+        stats = self._engine.get_stats()
         state = self._state(stats)
         self._resolve(now_ns, _produced_ns(stats) - self._produced_ns, state)
         self._produced_ns = _produced_ns(stats)
@@ -85,23 +85,20 @@ class EngineMeter:
         )
 
     def pool(self) -> PoolReading:
-        """Return what the cache holds. Counters are read one after the other: quiet, they balance exactly."""
+        """Return what the cache holds. Published episodes are read apart from the rest: quiet, it balances exactly."""
         stats = self._engine.get_stats()
-        delivered = int(stats["sampled_chunks"])
         if self._budget is None:
-            return PoolReading(delivered=delivered)
-        try:
-            remaining = self._engine.get_flow_status()["unlocked_remaining_chunks"]
-        except EngineStateError:  # stopped or failed
-            remaining = None
-        if remaining is None:
-            return PoolReading(ready=0, delivered=delivered)
-        published = int(stats["successful_episodes"])
+            return PoolReading(delivered=int(stats["sampled_chunks"]))
+        ready = self._engine.state == "READY"
+        counters = self._engine.get_flow_status() if ready else self._engine.get_sampling_budget_snapshot()
+        remaining, delivered = counters["unlocked_remaining_chunks"], counters["total_delivered_chunks"]
+        if remaining is None or delivered is None:
+            raise ValueError(f"selections_per_episode={self._budget} was given, but the engine has no budgets")
         return PoolReading(
-            ready=remaining,
+            ready=remaining if ready else 0,
             remaining=remaining,
             delivered=delivered,
-            retired=self._budget * published - delivered - remaining,
+            retired=self._budget * int(stats["successful_episodes"]) - delivered - remaining,
         )
 
     def _state(self, stats: Mapping[str, Any]) -> str:

@@ -140,7 +140,9 @@ class StateMeter:
         """
         if state not in self._totals:
             check_choice("state", state, tuple(self._totals))
-        self._settle()
+        now_ns = self._clock_ns()
+        self._totals[self._account[self._state]] += now_ns - self._since_ns
+        self._since_ns = now_ns
         self._state = state
 
     def during(self, state: str) -> _Stay:
@@ -210,8 +212,6 @@ class LearnerMeter(StateMeter):
     ) -> None:
         super().__init__(LEARNER_STATES, initial="other", clock_ns=clock_ns)
         self.name = name
-        self.last_step: StepTimes | None = None
-        """The last step that was no warm-up."""
         self.ages = AgeHistogram()
         """Ages of what was delivered; add to it."""
         self.on_step: Callable[[], object] | None = None
@@ -222,7 +222,7 @@ class LearnerMeter(StateMeter):
         self._warmup_steps = check_int("warmup_steps", warmup_steps, 0)
         self._timer = timer
         self._timing = False
-        self._step_began = dict(self._totals)
+        self._step_began = self._last_step = (0, 0, 0)
         if warmup_steps:
             self._account.update(fetch="warmup", compute="warmup")
 
@@ -235,6 +235,13 @@ class LearnerMeter(StateMeter):
     def steps(self) -> int:
         """Completed optimizer steps, those of the warm-up too."""
         return self._counts["steps"]
+
+    @property
+    def last_step(self) -> StepTimes | None:
+        """The last step; None if it was a warm-up."""
+        if self._counts["steps"] <= self._warmup_steps:
+            return None
+        return StepTimes(*self._last_step)
 
     @property
     def in_flight(self) -> int:
@@ -276,7 +283,7 @@ class LearnerMeter(StateMeter):
                 held += 1
                 if held % accumulate == 0 and self.in_flight:
                     self.complete()
-                else:
+                elif self._timing:
                     self._end_compute(completes_step=False)
         finally:
             self.enter("other")
@@ -298,20 +305,19 @@ class LearnerMeter(StateMeter):
 
     def complete(self) -> None:
         """Count one optimizer step on everything in flight, and enter ``other``."""
-        self._end_compute(completes_step=True)
+        if self._timing:
+            self._end_compute(completes_step=True)
         self.enter("other")
-        counts = self._counts
-        if self.warming_up:
+        counts, totals = self._counts, self._totals
+        if counts["steps"] < self._warmup_steps:
             counts["warmup_steps"] += 1
             if counts["steps"] + 1 == self._warmup_steps:
                 self._account.update(fetch="fetch", compute="compute")
-        else:
-            self.last_step = StepTimes(
-                *(self._totals[state] - self._step_began[state] for state in ("fetch", "compute", "wait"))
-            )
-        counts["completed"] += self.in_flight
+        began = self._step_began
+        self._step_began = ended = (totals["fetch"], totals["compute"], totals["wait"])
+        self._last_step = (ended[0] - began[0], ended[1] - began[1], ended[2] - began[2])
+        counts["completed"] = counts["delivered"] - counts["failed_updates"]
         counts["steps"] += 1
-        self._step_began = dict(self._totals)
         if self.on_step is not None:
             self.on_step()
 

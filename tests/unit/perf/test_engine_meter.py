@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,8 @@ class FakeEngine:
             "production_seconds": 5.0,
             "sampled_chunks": 0,
         }
-        self.remaining = 40
+        self.remaining: int | None = 40
+        self.delivered: int | None = 0
 
     def get_stats(self) -> Mapping[str, int | float]:
         return dict(self.stats)
@@ -34,7 +36,10 @@ class FakeEngine:
     def get_flow_status(self) -> Mapping[str, int | None]:
         if self.state != "READY":
             raise EngineStateError("stopped")
-        return {"unlocked_remaining_chunks": self.remaining}
+        return {"unlocked_remaining_chunks": self.remaining, "total_delivered_chunks": self.delivered}
+
+    def get_sampling_budget_snapshot(self) -> Mapping[str, Any]:
+        return {"unlocked_remaining_chunks": self.remaining, "total_delivered_chunks": self.delivered}
 
     def attempt(self, seconds: float, accepted: bool = True) -> None:
         """End an attempt that took so long, ``seconds`` after the last one began."""
@@ -112,7 +117,8 @@ def test_a_failed_engine_is_down(clock: FakeClock) -> None:
     clock.advance(9.0)
     found = meter.snapshot()
     assert (found.state, found.states_ns["down"]) == ("down", 9 * S)
-    assert meter.pool().ready == 0
+    pool = meter.pool()
+    assert (pool.ready, pool.remaining) == (0, 40), "nothing can be delivered any more"
 
 
 def test_selections_that_were_replaced_are_what_is_neither_delivered_nor_left(clock: FakeClock) -> None:
@@ -120,7 +126,7 @@ def test_selections_that_were_replaced_are_what_is_neither_delivered_nor_left(cl
     meter = EngineMeter(engine, clock_ns=clock, selections_per_episode=10)
     pool = meter.pool()
     assert (pool.ready, pool.remaining, pool.delivered, pool.retired) == (40, 40, 0, 0)
-    engine.stats["sampled_chunks"], engine.remaining = 7, 33
+    engine.delivered, engine.remaining = 7, 33
     engine.attempt(1.0)
     engine.remaining = 33 - 5 + 10
     pool = meter.pool()
@@ -130,3 +136,10 @@ def test_selections_that_were_replaced_are_what_is_neither_delivered_nor_left(cl
 def test_without_budgets_nothing_is_said_about_what_remains(clock: FakeClock) -> None:
     pool = EngineMeter(FakeEngine(clock), clock_ns=clock).pool()
     assert (pool.ready, pool.remaining, pool.retired) == (None, None, None)
+
+
+def test_a_budget_that_the_engine_does_not_have_is_refused(clock: FakeClock) -> None:
+    engine = FakeEngine(clock)
+    engine.remaining = engine.delivered = None
+    with pytest.raises(ValueError, match="selections_per_episode=3 was given, but the engine has no budgets"):
+        EngineMeter(engine, clock_ns=clock, selections_per_episode=3).pool()
