@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tensordict import TensorDict
 
 from odstream.cache.events import EventLog
 from odstream.cache.layout import ANNOTATIONS, PROVENANCE, CacheLayout, Field, FieldKey, Word
@@ -368,15 +369,22 @@ class _Scripted:
         return draw
 
 
-def steer(sampler: Sampler, counts: Sequence[int]) -> int:
-    """Make the next draw of ``sampler`` choose every window of every row once, and return how many those are.
+def draw_all(sampler: Sampler, request: WindowRequest, counts: Sequence[int]) -> TensorDict:
+    """Draw every window of every row once, row by row: all in one batch, and one by one with the same result.
 
     Args:
         sampler: Without budgets.
+        request: Its batch size does not matter.
         counts: How many windows each eligible row has.
     """
-    rows = [(row + 0.5) / len(counts) for row, count in enumerate(counts) for _ in range(count)]
-    starts = [(start + 0.5) / count for count in counts for start in range(count)]
+    rows = np.array([(row + 0.5) / len(counts) for row, count in enumerate(counts) for _ in range(count)])
+    starts = np.array([(start + 0.5) / count for count in counts for start in range(count)])
     sampler._pid = os.getpid()
-    sampler._rng = _Scripted(np.array(rows), np.array(starts))  # type: ignore[assignment]
-    return len(rows)
+    sampler._rng = _Scripted(rows, starts)  # type: ignore[assignment]
+    together = sampler.draw(replace(request, batch_size=len(rows)), None)
+    for line in range(len(rows)):
+        sampler._rng = _Scripted(rows[line : line + 1], starts[line : line + 1])  # type: ignore[assignment]
+        alone = sampler.draw(replace(request, batch_size=1), None)
+        for key in ("obs", "actions", "valid", "task_index"):  # one of each block, and of each kind of padding
+            assert torch.equal(alone[key][0], together[key][line]), (key, line)
+    return together

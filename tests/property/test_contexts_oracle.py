@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odstream.errors import DataUnavailableError
-from tests.fakes.cache import FIELDS, LANGUAGE_AND_PROVENANCE, Cache, Row, chunk, context, context_of, steer, usable
+from tests.fakes.cache import FIELDS, LANGUAGE_AND_PROVENANCE, Cache, Row, chunk, context, context_of, draw_all, usable
 from tests.property.episodes import STEPS, episodes
 
 MODES = st.sampled_from(["episode", "segment"])
@@ -26,9 +26,9 @@ def draw_all_contexts(cache: Cache, history: int, horizon: int, mode: str, gener
         with pytest.raises(DataUnavailableError):
             sampler.draw(context(1, history, horizon, mode, generations), None)
         return
-    count = steer(sampler, [len(found) for _, found in anchors])
-    batch = sampler.draw(context(count, history, horizon, mode, generations), None)
-    lines = iter(range(count))
+    request = context(1, history, horizon, mode, generations)
+    batch = draw_all(sampler, request, [len(found) for _, found in anchors])
+    lines = iter(range(len(batch)))
     for published, found in anchors:
         for anchor in found:
             line = next(lines)
@@ -63,7 +63,7 @@ def test_every_context_holds_its_frames_and_padding_around_them(data: st.DataObj
 @pytest.mark.spec("CTX-02")
 @pytest.mark.parametrize("mode", ["episode", "segment"])
 @pytest.mark.parametrize("length", [1, 65, 100])
-@pytest.mark.parametrize(("history", "horizon"), [(100, 100), (100, 1), (1, 100), (65, 66), (66, 65)])
+@pytest.mark.parametrize(("history", "horizon"), [(100, 100), (100, 1), (1, 100), (65, 66)])
 def test_a_window_may_reach_beyond_the_guard_frames_of_the_first_and_the_last_row(
     mode: str, length: int, history: int, horizon: int
 ) -> None:

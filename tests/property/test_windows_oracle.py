@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from odstream.cache.windows import SAMPLING_MODES, Intervals, draw_starts, intervals_of, starts_per_interval
 from odstream.errors import DataUnavailableError
-from tests.fakes.cache import Cache, Row, chunk, starts_of, steer
+from tests.fakes.cache import Cache, Row, chunk, draw_all, starts_of
 from tests.property.episodes import STEPS, episodes
 
 MODES = st.sampled_from(SAMPLING_MODES)
@@ -79,10 +79,9 @@ def test_every_chunk_holds_its_frames_and_no_other(data: st.DataObject, steps: i
         with pytest.raises(DataUnavailableError):
             sampler.draw(chunk(1, length, mode), None)
         return
-    count = steer(sampler, [len(starts) for _, starts in wanted])
-    batch = sampler.draw(chunk(count, length, mode), None)
+    batch = draw_all(sampler, chunk(1, length, mode), [len(starts) for _, starts in wanted])
     assert "loss_mask" not in batch.keys() and bool(batch["valid"].all())
-    lines = iter(range(count))
+    lines = iter(range(len(batch)))
     for published, starts in wanted:
         for start in starts:
             line = next(lines)
