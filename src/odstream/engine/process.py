@@ -17,6 +17,7 @@ from odstream.engine import failure
 from odstream.engine.state import State, report_failure, shared_state
 from odstream.engine.worker import WorkerSettings, run_worker
 from odstream.errors import LockTimeoutError, OnlineDataWorkerError
+from odstream.producers.spawning import main_script_left_out
 
 __all__ = ["ProducerWatch", "WorkerProcess"]
 
@@ -24,8 +25,8 @@ _FORCED_S = 2.0
 _OWNER_REPORTS_S = 1.0
 _POLL_S = 0.005
 _GUARD_HINT = (
-    "If the script that starts the engine is not protected by `if __name__ == '__main__':`, protect it: the producer "
-    "process imports it."
+    "If the script that starts the engine also defines the expert or the environment, and is not protected by "
+    "`if __name__ == '__main__':`, protect it: the producer process imports it."
 )
 
 
@@ -47,7 +48,8 @@ class WorkerProcess:
             target=run_worker, args=(remote, factory, settings, os.getpid()), name="odstream-producer"
         )
         try:
-            self._process.start()
+            with main_script_left_out(factory):
+                self._process.start()
         finally:
             remote.close()
         assert self._process.pid is not None

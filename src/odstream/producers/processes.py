@@ -12,12 +12,10 @@ import multiprocessing.util
 import os
 import pickle
 import signal
-import sys
 import threading
 import time
 import traceback
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
@@ -26,6 +24,7 @@ from typing import Any
 from odstream.producers.base import never
 from odstream.producers.gym_config import GymConfig
 from odstream.producers.player import Advance, Description, build_player
+from odstream.producers.spawning import main_script_left_out
 
 CLOSE_TIMEOUT_S = 2.0
 """How long a process may take to close its environment before it is ended."""
@@ -189,24 +188,6 @@ class _Failure:
                 error = pickle.loads(self.pickled)
         error.add_note(f"Raised in {where}:\n{self.traceback}")
         return error
-
-
-@contextlib.contextmanager
-def main_script_left_out(pickled: bytes) -> Iterator[None]:
-    """Let a process that is spawned meanwhile not import the main script, unless ``pickled`` refers to it.
-
-    Such an import is how functions defined in the script are found; it costs the time and the memory of everything
-    else the script imports, such as torch.
-    """
-    if b"__main__" in pickled or b"__mp_main__" in pickled:
-        yield
-        return
-    script = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")  # `multiprocessing` finds no file to import here
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = script
 
 
 def _serve(connection: Connection, pickled: bytes, max_episode_steps: int) -> None:
