@@ -66,12 +66,12 @@ PROVENANCE: tuple[Field, ...] = _scalars(
     -1,
     "ods_run_id",
     "ods_episode_id",
-    "ods_generation",
     "ods_frame_index",
+    "ods_generation",
     "ods_accepted_at_ns",
     "ods_published_at_monotonic_ns",
 )
-"""Identity and times of a frame, where the engine records provenance."""
+"""Identity and times of a frame, where the engine records provenance. The three that identify it are neighbours."""
 
 
 class Word:

@@ -207,7 +207,7 @@ class Publisher:
         """Write the provenance that is known before publication. Invalid frames keep -1."""
         row, length = record.row, record.length
         valid = self._valid(row, length)
-        values: tuple[Any, ...] = (self._run_id, episode_id, generation, np.arange(length)[valid], self._unix_ns())
+        values: tuple[Any, ...] = (self._run_id, episode_id, np.arange(length)[valid], generation, self._unix_ns())
         for field, value in zip(PROVENANCE, values, strict=False):
             frames = self._rows[field.key][row, :length]
             frames[:] = field.padding

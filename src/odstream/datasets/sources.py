@@ -99,7 +99,7 @@ class OnlineDataSource:
             sampling_mode=spec.sampling_mode,
             generations=spec.generations,
         )
-        batch["frame_ids"] = torch.stack([batch[name] for name in _FRAME_ID_FIELDS], -1)
+        batch["frame_ids"] = _side_by_side([batch[name] for name in _FRAME_ID_FIELDS])
         if self.observation_transform is not None:
             batch["obs"] = restore_padding(self.observation_transform(batch["obs"]), batch["valid"])
             check_features(self.schema, "observation", features_of(batch, "obs"))
@@ -321,3 +321,15 @@ def _padded(values: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
         )
     mask = valid.view(*valid.shape, *(1,) * (values.ndim - 2))
     return torch.where(mask.to(values.device), values, torch.zeros((), dtype=values.dtype, device=values.device))
+
+
+def _side_by_side(columns: list[torch.Tensor]) -> torch.Tensor:
+    """Stack int64 columns on a new last axis; without a copy where they are neighbours in memory."""
+    first = columns[0]
+    step = first.element_size()
+    if all(
+        column.stride() == first.stride() and column.data_ptr() == first.data_ptr() + step * place
+        for place, column in enumerate(columns)
+    ):
+        return first.as_strided((*first.shape, len(columns)), (*first.stride(), 1))
+    return torch.stack(columns, -1)
