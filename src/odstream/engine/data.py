@@ -78,6 +78,7 @@ class OnlineDataEngine:
         self.cfg = cfg
         self.run_id = secrets.randbits(62)
         self._owner_pid = os.getpid()
+        self._is_copy = False
         self._factory = _factory_from(cfg) if producer is None else producer
         self._state = State.CREATED
         self._failure = b""
@@ -99,7 +100,7 @@ class OnlineDataEngine:
     @property
     def is_owner(self) -> bool:
         """Whether this process created the engine: it alone may start, stop and refill it, and drain its events."""
-        return os.getpid() == self._owner_pid
+        return os.getpid() == self._owner_pid and not self._is_copy
 
     @property
     def bytes_per_episode(self) -> int:
@@ -548,7 +549,7 @@ class OnlineDataEngine:
         if not self.is_owner:
             raise EngineOwnershipError(
                 f"{operation} may be called only in process {self._owner_pid}, which created the engine; "
-                f"this is process {os.getpid()}"
+                f"this is {'a copy in ' if self._is_copy else ''}process {os.getpid()}"
             )
 
     def _release_guard(self) -> None:
@@ -560,7 +561,7 @@ class OnlineDataEngine:
         if self._store is None:
             raise EngineStateError("start the engine before it is sent to another process")
         private = ("_worker", "_watch", "_guard", "_sampler", "_language", "_factory")
-        return {key: None if key in private else value for key, value in self.__dict__.items()}
+        return {key: None if key in private else value for key, value in self.__dict__.items()} | {"_is_copy": True}
 
 
 def _factory_from(cfg: OnlineDataEngineCfg) -> ProducerFactory:
