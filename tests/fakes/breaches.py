@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -136,3 +138,23 @@ class HastyLocks:
         assert defaults is not None
         defaults["timeout_s"] = self.timeout_s
         return ScriptedProducer(Script(), context)
+
+
+@dataclass(frozen=True)
+class JumpingClock:
+    """A wall clock that goes an hour forth and back at every look, and a factory that puts it into its process."""
+
+    script: Script = Script()
+
+    def __call__(self, context: ProducerContext) -> ScriptedProducer:
+        time.time, time.time_ns = self.time, self.time_ns
+        return ScriptedProducer(self.script, context)
+
+    def time_ns(self) -> int:
+        return 1_700_000_000_000_000_000 + next(_JUMPS) * 3_600_000_000_000
+
+    def time(self) -> float:
+        return self.time_ns() / 1e9
+
+
+_JUMPS = itertools.cycle((0, 1, 0, -1))
