@@ -159,6 +159,19 @@ def torch_equal_where(one: Any, other: Any, where: Any) -> bool:
     return bool((one[where] == other[where]).all())
 
 
+@pytest.mark.spec("ENG-12", "ENG-21")
+@pytest.mark.parametrize("gaps", [(), (0,), (5,), (1, 2, 4)])
+def test_a_frame_that_is_not_real_holds_padding_in_the_cache_itself(gaps: tuple[int, ...]) -> None:
+    """Not only where a window shows it, and also behind the end, whatever an earlier episode left there."""
+    cache = Cache(slots=1, spare_rows=1, max_episode_steps=STEPS)
+    cache.fail(STEPS)
+    for length in (STEPS, STEPS, 6):
+        published = cache.publish(Row(length=length, gaps=gaps, task=2))
+    row = int(cache.store.row_of_slot[0])
+    for key, expected in cache.window(published, [*range(6), -1, -1]).items():
+        assert cache.rows[key][row].tobytes() == expected.tobytes(), key
+
+
 @pytest.mark.spec("ENG-21")
 def test_publication_is_stamped_under_the_lock() -> None:
     cache = Cache(slots=1, max_episode_steps=STEPS)
