@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from odstream.engine import OnlineDataEngine, OnlineDataEngineCfg
+from odstream.errors import EngineStateError
 from odstream.validation import INT64_MAX
+from tests.fakes.producers import Script
 
 POSITIVE_INTS = ["buffer_size", "max_episode_steps", "refill_threshold", "max_generation_attempts"]
 POSITIVE_INTS += ["language_buffer_bytes", "episode_sample_budget", "episode_sample_hard_limit"]
@@ -162,3 +164,64 @@ def test_other_settings_are_checked_as_well(name: str, value: object, error: typ
 def test_an_engine_needs_its_configuration(value: Any) -> None:
     with pytest.raises(TypeError, match="^cfg must be an OnlineDataEngineCfg, got "):
         OnlineDataEngine(value)
+
+
+# ------------------------------------------------------------- arguments of sampling calls
+
+
+def engine() -> OnlineDataEngine:
+    """An engine that was never started: arguments are checked before its state."""
+    return OnlineDataEngine(cfg(max_episode_steps=20), producer=Script())
+
+
+@pytest.mark.spec("ENG-15")
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((0, 4), ValueError, "^batch_size must be at least 1, got 0"),
+        ((True, 4), TypeError, "^batch_size must be an int, got True"),
+        ((4.0, 4), TypeError, "^batch_size must be an int, got 4.0"),
+        ((4, 0), ValueError, "^chunk_size must be at least 1 and at most 20, got 0"),
+        ((4, 21), ValueError, "^chunk_size must be at least 1 and at most 20, got 21"),
+        ((4, None), TypeError, "^chunk_size must be an int"),
+        ((4, 4, "frames"), ValueError, "^sampling_mode must be one of 'episode', 'segment', 'boundary', got 'frames'"),
+        ((4, 4, None), ValueError, "^sampling_mode must be one of"),
+        ((4, 1, "boundary"), ValueError, "^chunk_size must be at least 2 in sampling_mode 'boundary', got 1"),
+    ],
+)
+def test_a_chunk_that_cannot_exist_is_refused(arguments: Any, error: type[Exception], message: str) -> None:
+    """Field case W17."""
+    with pytest.raises(error, match=message):
+        engine().sample_batch(*arguments)
+
+
+@pytest.mark.spec("CTX-01", "CTX-04")
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"batch_size": 0}, ValueError, "^batch_size must be at least 1"),
+        ({"history_length": 0}, ValueError, "^history_length must be at least 1 and at most 20, got 0"),
+        ({"history_length": 21}, ValueError, "^history_length must be at least 1 and at most 20, got 21"),
+        ({"prediction_horizon": 0}, ValueError, "^prediction_horizon must be at least 1 and at most 20, got 0"),
+        ({"prediction_horizon": True}, TypeError, "^prediction_horizon must be an int, got True"),
+        ({"sampling_mode": "boundary"}, ValueError, "^sampling_mode must be one of 'episode', 'segment', got"),
+        ({"generations": ()}, ValueError, "^generations must be None or a tuple of at least one generation"),
+        ({"generations": [1]}, ValueError, "^generations must be None or a tuple"),
+        ({"generations": 1}, ValueError, "^generations must be None or a tuple"),
+        ({"generations": (0,)}, ValueError, "^generations must be at least 1, got 0"),
+        ({"generations": (True,)}, TypeError, "^generations must be an int, got True"),
+        ({"generator": 7}, TypeError, "^generator must be a torch.Generator or None, got 7"),
+    ],
+)
+def test_a_context_that_cannot_exist_is_refused(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        engine().sample_batch_with_context(
+            **({"batch_size": 4, "history_length": 2, "prediction_horizon": 3} | changes)
+        )
+
+
+@pytest.mark.spec("ENG-04")
+def test_good_arguments_meet_the_state_of_the_engine() -> None:
+    for call in (lambda: engine().sample_batch(4, 20), lambda: engine().sample_batch_with_context(4, 20, 20)):
+        with pytest.raises(EngineStateError, match="needs a READY engine, this one is CREATED"):
+            call()

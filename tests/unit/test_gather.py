@@ -40,7 +40,7 @@ def extremes(dtype: np.dtype[np.generic], count: int) -> NDArray[np.generic]:
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 2), (8, 8, 3)])
 @pytest.mark.parametrize("name", DTYPES)
 def test_every_dtype_survives_bit_for_bit(name: str, shape: tuple[int, ...], mode: str) -> None:
-    """Field cases N03 and L07: also large integers, NaN payloads, and widths of one."""
+    """Field cases N01, N03 and L07: also large integers, NaN payloads, and widths of one."""
     dtype, frames = np.dtype(name), 5
     item = Field(("obs", "value"), shape, dtype)
     numbers = extremes(dtype, frames * int(np.prod(shape, dtype=int))).reshape(frames, *shape)

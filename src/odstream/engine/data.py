@@ -33,7 +33,7 @@ from odstream.engine.config import OnlineDataEngineCfg
 from odstream.engine.contract import layout_for
 from odstream.engine.language import LanguageRegistry
 from odstream.engine.process import ProducerWatch, WorkerProcess
-from odstream.engine.sampling import Sampler, WindowRequest
+from odstream.engine.sampling import Sampler, WindowRequest, check_generator
 from odstream.engine.state import (
     LEGAL_MOVES,
     State,
@@ -369,6 +369,7 @@ class OnlineDataEngine:
     # Inside
 
     def _draw(self, operation: str, request: WindowRequest, generator: torch.Generator | None) -> TensorDict:
+        check_generator(generator)
         store = self._ready(operation)
         if self._sampler is None:
             self._sampler = self._new_sampler(store)

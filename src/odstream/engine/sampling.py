@@ -21,7 +21,7 @@ from odstream.cache.readable import WindowStore
 from odstream.cache.windows import SAMPLING_MODES, Intervals, SamplingMode, context_bounds_mask, draw_rows, draw_starts
 from odstream.errors import DataBudgetExhaustedError, DataUnavailableError
 
-__all__ = ["Sampler", "WindowRequest"]
+__all__ = ["Sampler", "WindowRequest", "check_generator"]
 
 Ints = NDArray[np.integer]
 Uniforms = Callable[[int], NDArray[np.float64]]
@@ -208,3 +208,18 @@ def _loss_mask(request: WindowRequest, draw: _Draw) -> torch.Tensor:
     mask = np.arange(request.length) < (draw.high - draw.start)[:, None]
     mask[:, : request.before] = False
     return torch.from_numpy(mask)
+
+
+def check_generator(generator: object) -> None:
+    """Refuse anything but None or a generator on the CPU, where windows are drawn.
+
+    Raises:
+        TypeError: If it is no generator.
+        ValueError: If it is on another device.
+    """
+    if generator is None:
+        return
+    if not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator or None, got {generator!r} ({type(generator).__name__})")
+    if generator.device.type != "cpu":
+        raise ValueError(f"generator must be on the CPU, got one on {generator.device}")
