@@ -18,8 +18,10 @@ ARGS ?=
 
 VENV := .venv
 METAWORLD_VENV := .venv-metaworld
+LEROBOT_VENV := .venv-lerobot
 PY := $(VENV)/bin/python
 METAWORLD_PY := $(METAWORLD_VENV)/bin/python
+LEROBOT_PY := $(LEROBOT_VENV)/bin/python
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 RECIPE := pyproject.toml constraints.txt
 
@@ -29,9 +31,10 @@ demo: $(VENV)/demo.stamp
 	$(PY) -m odstream demo $(ARGS)
 
 # Pytest's exit code 5 means that a tier holds no test.
-test: $(VENV)/dev.stamp $(METAWORLD_VENV)/dev.stamp
+test: $(VENV)/dev.stamp $(METAWORLD_VENV)/dev.stamp $(LEROBOT_VENV)/dev.stamp
 	$(METAWORLD_PY) -m pytest -m metaworld $(ARGS) || [ $$? -eq 5 ]
-	$(PY) -m pytest -m "not metaworld" $(ARGS)
+	$(LEROBOT_PY) -m pytest -m lerobot tests/integration/lerobot $(ARGS) || [ $$? -eq 5 ]
+	$(PY) -m pytest -m "not metaworld and not lerobot" $(ARGS)
 
 lint: $(VENV)/dev.stamp
 	$(PY) -m ruff check .
@@ -58,7 +61,7 @@ api: $(VENV)/dev.stamp
 	$(PY) -m tools.api_snapshot --write
 
 clean:
-	rm -rf $(VENV) $(METAWORLD_VENV) .venv-bench docs/_build docs/conformance.md docs/reference/api build dist \
+	rm -rf $(VENV) $(METAWORLD_VENV) $(LEROBOT_VENV) .venv-bench docs/_build docs/conformance.md docs/reference/api build dist \
 	    .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -not -path "./.git/*" -prune -exec rm -rf {} +
 
@@ -84,4 +87,13 @@ $(VENV)/docs.stamp: $(VENV)/dev.stamp
 # Meta-World pins its own version of mujoco, so its tests have an environment of their own.
 $(METAWORLD_VENV)/dev.stamp: $(RECIPE) | $(METAWORLD_VENV)/pyvenv.cfg
 	$(METAWORLD_PY) $(PIP_INSTALL) "$(TORCH)" --editable ".[metaworld,dev]"
+	@touch $@
+
+# LeRobot's SDK without most of what it depends on (robots, policies, video): its tests read and write numbers.
+LEROBOT_NEEDS := datasets av jsonlines draccus einops termcolor packaging huggingface-hub pillow psutil pyyaml safetensors
+$(LEROBOT_VENV)/dev.stamp: pyproject.toml constraints-lerobot.txt | $(LEROBOT_VENV)/pyvenv.cfg
+	$(LEROBOT_PY) -m pip install --quiet --disable-pip-version-check --constraint constraints-lerobot.txt \
+	    "$(TORCH)" --editable . pytest pytest-timeout hypothesis $(LEROBOT_NEEDS)
+	$(LEROBOT_PY) -m pip install --quiet --disable-pip-version-check --constraint constraints-lerobot.txt --no-deps \
+	    lerobot accelerate torchvision
 	@touch $@

@@ -1,5 +1,6 @@
 """Datasets: what a training loop iterates over, and the sources that contexts come from."""
 
+from odstream.datasets.lerobot import LeRobotDataSource, LeRobotFieldMappingCfg
 from odstream.datasets.online_data import OnlineDataset
 from odstream.datasets.sampler import ChunkSizeSampler, GMMChunkSampler, UniformChunkSampler
 from odstream.datasets.schema import data_schema_fingerprint, require_same_schema, validate_data_schema
@@ -14,6 +15,8 @@ __all__ = [
     "DataBudgetExhaustedError",
     "DataUnavailableError",
     "GMMChunkSampler",
+    "LeRobotDataSource",
+    "LeRobotFieldMappingCfg",
     "OfflineDataset",
     "OnlineDataSource",
     "OnlineDataset",

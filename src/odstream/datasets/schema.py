@@ -31,7 +31,14 @@ from tensordict import TensorDictBase
 
 from odstream.validation import check_finite, check_int
 
-__all__ = ["check_features", "data_schema_fingerprint", "features_of", "require_same_schema", "validate_data_schema"]
+__all__ = [
+    "check_features",
+    "data_schema_fingerprint",
+    "features_of",
+    "require_same_schema",
+    "scalar_fields",
+    "validate_data_schema",
+]
 
 Schema = Mapping[str, Any]
 Feature = tuple[tuple[int, ...], torch.dtype]
@@ -139,6 +146,16 @@ def check_features(schema: Schema, section: str, found: Mapping[str, Feature]) -
         wanted_dtype = declaration.get("dtype")
         if wanted_dtype is not None and getattr(torch, wanted_dtype) is not dtype:
             raise ValueError(f"{place} has the dtype {dtype}, schema.{section} declares {wanted_dtype!r}")
+
+
+def scalar_fields(schema: Schema) -> frozenset[tuple[str, ...]]:
+    """Return the fields of a batch that a checked schema declares with the shape ``[]``."""
+    return frozenset(
+        (field, *(name.split(".") if name else ()))
+        for section, field in _SECTIONS.items()
+        for name, declaration in _leaves(schema[section])
+        if _shape(declaration) == ()
+    )
 
 
 # ---------------------------------------------------------------- inside
