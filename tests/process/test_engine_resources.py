@@ -180,3 +180,15 @@ def test_memory_that_the_kernel_refuses_is_an_error_in_the_same_words(monkeypatc
     with pytest.raises(SharedMemoryError, match=r"1048576 bytes .*No space left"):
         SharedMemory.create(MIB)
     assert descriptors() == before
+
+
+@pytest.mark.parametrize("step", ["os.posix_fallocate", "mmap.mmap"])
+def test_an_interrupt_while_memory_is_taken_leaves_none_behind(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = descriptors()
+    monkeypatch.setattr(step, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        SharedMemory.create(MIB)
+    assert descriptors() == before

@@ -47,9 +47,9 @@ class SharedMemory:
     """
 
     def __init__(self, fd: int, nbytes: int) -> None:
-        self.buffer = mmap.mmap(fd, nbytes)
+        self._fd = fd  # first: it is closed with this object even if mapping it fails
         self.nbytes = nbytes
-        self._fd = fd  # last: only a memory that is mapped owns its descriptor
+        self.buffer = mmap.mmap(fd, nbytes)
 
     @classmethod
     def create(cls, nbytes: int) -> SharedMemory:
@@ -63,10 +63,9 @@ class SharedMemory:
             raise _too_little(nbytes, available, source)
         fd = os.memfd_create("odstream", os.MFD_CLOEXEC)
         try:
-            os.posix_fallocate(fd, 0, nbytes)
+            _reserve(fd, nbytes)
             return cls(fd, nbytes)
         except OSError as error:
-            os.close(fd)
             if error.errno in (errno.ENOMEM, errno.ENOSPC):
                 raise _too_little(nbytes, available_bytes()[0], f"memfd ({error.strerror})") from error
             raise
@@ -89,6 +88,15 @@ class SharedMemory:
             except OSError:
                 pass
             self._fd = -1
+
+
+def _reserve(fd: int, nbytes: int) -> None:
+    """Take the pages. Can last long, and be interrupted."""
+    try:
+        os.posix_fallocate(fd, 0, nbytes)
+    except BaseException:
+        os.close(fd)
+        raise
 
 
 def _attach(fd: Any, nbytes: int) -> SharedMemory:

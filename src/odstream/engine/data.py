@@ -127,9 +127,9 @@ class OnlineDataEngine:
                 f"start() needs a CREATED engine, this one is {self.state.value}; create a new one to run again"
             )
         factory = _pickled(self._factory)
-        self._state = State.STARTING
         deadline = time.monotonic() + self.cfg.initialization_timeout
         try:
+            self._state = State.STARTING
             self._launch(factory, deadline)
             self._await_initial_fill(deadline)
         except BaseException as error:
