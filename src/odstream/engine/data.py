@@ -447,6 +447,7 @@ class OnlineDataEngine:
         self._guard = weakref.finalize(self, _abandon, worker, self._owner_pid, self.cfg.shutdown_timeout)
         self._guard.atexit = False
         atexit.register(self._guard)
+        worker.start()
         self.rollout_spec = spec = self._await_spec(worker, deadline)
         layout = layout_for(self.cfg, spec)
         store = CacheStore.create(layout)

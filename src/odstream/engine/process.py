@@ -43,19 +43,27 @@ class WorkerProcess:
     def __init__(self, factory: bytes, settings: WorkerSettings) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection: Connection
-        self.connection, remote = context.Pipe()
+        self.connection, self._remote = context.Pipe()
+        self._factory = factory
         self._process = context.Process(
-            target=run_worker, args=(remote, factory, settings, os.getpid()), name="odstream-producer"
+            target=run_worker, args=(self._remote, factory, settings, os.getpid()), name="odstream-producer"
         )
+        self._store: CacheStore | None = None
+        self.ending = False
+
+    @property
+    def pid(self) -> int:
+        """Number of the process, once it is started."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the process. Whatever comes of this call, `end` ends what it started."""
         try:
-            with main_script_left_out(factory):
+            with main_script_left_out(self._factory):
                 self._process.start()
         finally:
-            remote.close()
-        assert self._process.pid is not None
-        self.pid: int = self._process.pid
-        self.ending = False
-        self._store: CacheStore | None = None
+            self._remote.close()
 
     def send_store(self, layout: CacheLayout, store: CacheStore) -> None:
         """Hand the cache to the producer and begin to watch the process."""
@@ -84,6 +92,8 @@ class WorkerProcess:
         if self._store is not None:
             self._store.words[Word.STOP] = 1
         self.connection.close()
+        if self._process.pid is None:
+            return None
         ending = None if self._await_death(timeout_s) else _forced_end(timeout_s)
         for force in (signal.SIGTERM, signal.SIGKILL):
             if not self.died():
