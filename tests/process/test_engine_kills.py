@@ -194,6 +194,25 @@ def test_an_interrupt_at_any_moment_of_a_call_leaves_the_lock_free(budgeted: Onl
     assert stuck == [end_of_block]
 
 
+@pytest.mark.spec("ENG-05")
+def test_an_interrupt_at_any_moment_of_a_start_leaves_no_process_behind() -> None:
+    """Field case C11: Ctrl-C while the producer process is started and handed the cache."""
+    engine = make_engine()
+    lines = lines_of(engine.start)
+    engine.stop()
+    critical = [line for line, name in enumerate(lines, 1) if name in ("process:start", "process:send_store")]
+    children = set(children_of(os.getpid()))
+    for line in critical:
+        engine = make_engine()
+        at_line(line, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            engine.start()
+        assert engine.state is State.STOPPED
+        engine.stop()
+        del engine
+        until(lambda: set(children_of(os.getpid())) <= children, "the producer is gone", 10.0)
+
+
 def interrupt() -> None:
     raise KeyboardInterrupt
 
