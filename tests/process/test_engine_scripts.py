@@ -162,3 +162,68 @@ if __name__ == "__main__":
     gone(lines)
     assert err.count("Traceback") == 1
     assert err.splitlines()[-1] == "KeyboardInterrupt"
+
+
+WITH_IMPORTED_EXPERT = """
+from odstream.engine import OnlineDataEngine, OnlineDataEngineCfg
+
+cfg = OnlineDataEngineCfg(gym_config={"id": "CartPole-v1", "expert": "module:expert"}, buffer_size=2)
+engine = OnlineDataEngine(cfg)
+"""
+
+
+@pytest.mark.parametrize("how", ["file", "stdin"])
+def test_a_script_whose_producer_is_not_defined_in_it_needs_no_guard(tmp_path: Path, how: str) -> None:
+    """Field case U01: the producer process does not import the script at all."""
+    (tmp_path / "module.py").write_text("def expert(observation):\n    return 0\n")
+    body = WITH_IMPORTED_EXPERT + "with engine:\n    print(engine.sample_batch(2, 2).shape)\n"
+    script = tmp_path / "script.py"
+    script.write_text(body)
+    arguments = [sys.executable, str(script)] if how == "file" else [sys.executable, "-"]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{tmp_path}"}
+    result = subprocess.run(
+        arguments,
+        input=body,
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        timeout=SCRIPT_S,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "torch.Size([2, 2])" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [("stdin", "interactive session or a script without a file"), ("guarded", "top level of a module or script")],
+)
+def test_an_expert_that_no_other_process_can_find_is_refused_with_a_remedy(tmp_path: Path, how: str, says: str) -> None:
+    """Field case U03."""
+    body = """
+from odstream.engine import OnlineDataEngine, OnlineDataEngineCfg
+
+if __name__ == "__main__":
+    def expert(observation):
+        return 0
+
+    cfg = OnlineDataEngineCfg(gym_config={"id": "CartPole-v1", "expert": expert}, buffer_size=2)
+    OnlineDataEngine(cfg).start()
+"""
+    script = tmp_path / "script.py"
+    script.write_text(body)
+    arguments = [sys.executable, "-"] if how == "stdin" else [sys.executable, str(script)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    result = subprocess.run(
+        arguments,
+        input=body,
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        timeout=SCRIPT_S,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert says in result.stderr

@@ -225,3 +225,8 @@ def test_good_arguments_meet_the_state_of_the_engine() -> None:
     for call in (lambda: engine().sample_batch(4, 20), lambda: engine().sample_batch_with_context(4, 20, 20)):
         with pytest.raises(EngineStateError, match="needs a READY engine, this one is CREATED"):
             call()
+
+
+def test_a_cache_smaller_than_the_batch_of_environments_is_refused_before_anything_starts() -> None:
+    with pytest.raises(ValueError, match=r"buffer_size must be at least gym_config\['num_envs'\]=4, got 2"):
+        OnlineDataEngineCfg(gym_config={"id": "CartPole-v1", "num_envs": 4}, buffer_size=2)

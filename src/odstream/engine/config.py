@@ -93,6 +93,9 @@ class OnlineDataEngineCfg:
             raise ValueError(f"buffer_device must be 'cpu': the cache is shared CPU memory, got {self.buffer_device!r}")
         self._check_budget()
         self._check_events()
+        num_envs = self.gym_config.get("num_envs")
+        if type(num_envs) is int and num_envs > self.buffer_size:
+            raise ValueError(f"buffer_size must be at least gym_config['num_envs']={num_envs}, got {self.buffer_size}")
 
     def _check_budget(self) -> None:
         budget, limit = self.episode_sample_budget, self.episode_sample_hard_limit

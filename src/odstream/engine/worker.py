@@ -57,7 +57,7 @@ def run_worker(connection: Connection, pickled_factory: bytes, settings: WorkerS
     producer: Producer | None = None
     store: CacheStore | None = None
     try:
-        factory: ProducerFactory = pickle.loads(pickled_factory)
+        factory: ProducerFactory = _unpickled(pickled_factory)
         producer = factory(settings.context)
         store = _exchange(connection, producer)
         if store is not None:
@@ -99,6 +99,18 @@ def _close_quietly(producer: Producer) -> None:
         producer.close()
     except Exception:
         pass
+
+
+def _unpickled(factory: bytes) -> ProducerFactory:
+    try:
+        built: ProducerFactory = pickle.loads(factory)
+    except AttributeError as error:
+        raise TypeError(
+            "what builds the producer (the factory, expert or validator of gym_config) cannot be found by its name in "
+            f"the producer's process: {error}; define it at the top level of a module or script, not in a function, "
+            "under `if __name__ == '__main__':` or in an interactive session"
+        ) from error
+    return built
 
 
 class _OwnerGuard:

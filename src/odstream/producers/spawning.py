@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from collections.abc import Iterator
@@ -16,8 +17,13 @@ def main_script_left_out(pickled: bytes) -> Iterator[None]:
 
     Such an import is how functions defined in the script are found. It costs the time and the memory of everything
     else the script imports, such as torch, and it is why such a script needs a main guard.
+
+    Raises:
+        TypeError: If ``pickled`` refers to a main script that no other process can import: an interactive session, or
+            one that was read from standard input.
     """
     if b"__main__" in pickled or b"__mp_main__" in pickled:
+        _check_importable(sys.modules["__main__"])
         yield
         return
     script = sys.modules["__main__"]
@@ -26,3 +32,13 @@ def main_script_left_out(pickled: bytes) -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = script
+
+
+def _check_importable(script: types.ModuleType) -> None:
+    path = getattr(script, "__file__", None)
+    if getattr(script, "__spec__", None) is None and not (path and os.path.exists(path)):
+        raise TypeError(
+            "the expert, factory or validator is defined in an interactive session or a script without a file "
+            f"(__main__, {path or 'no file'}), which the producer's process cannot import; put it into a module and "
+            "name it, e.g. gym_config['expert'] = 'my_module:expert'"
+        )

@@ -115,6 +115,7 @@ def train(
         target=cfg.target,
         curve=training.curve,
         updates=training.updates,
+        updates_wanted=cfg.training.updates,
         learner_s=dict(training.stopwatch.seconds),
         start_wait_s=start_wait_s,
         total_s=time.monotonic() - started,
@@ -137,7 +138,7 @@ def training_on(stream: EpisodeStream, learner: Learner, cfg: DemoCfg) -> Traini
 
 
 def _train(training: Training, cfg: DemoCfg) -> None:
-    with tqdm(total=cfg.training.updates, unit="update", smoothing=0.1, dynamic_ncols=True) as bar:
+    with tqdm(total=cfg.training.updates, unit="update", smoothing=0.1, dynamic_ncols=True, disable=None) as bar:
 
         def on_update(updates: int, loss: float) -> None:
             bar.update()

@@ -32,6 +32,8 @@ class Outcome:
     """Evaluations in order; the last one is final."""
     updates: int
     """Optimizer steps."""
+    updates_wanted: int
+    """Optimizer steps that the run was to take; fewer were taken if ``max_training_s`` came first."""
     learner_s: Mapping[State, float]
     """Time per state of the learner, from the first batch on."""
     start_wait_s: float
@@ -84,6 +86,7 @@ def write_numbers(outcome: Outcome, policy: ChunkPolicy, cfg: Any, folder: Path)
         "final": _evaluation_numbers(outcome.curve[-1].evaluation),
         "curve": [_point_numbers(point) for point in outcome.curve],
         "updates": outcome.updates,
+        "stopped_by": "updates" if outcome.updates >= outcome.updates_wanted else "max_training_s",
         "total_s": outcome.total_s,
         "learner": {
             "start_wait_s": outcome.start_wait_s,
@@ -115,6 +118,8 @@ def summarise(outcome: Outcome, folder: Path, missing: Sequence[str]) -> str:
         f"{accepted / stats['production_seconds']:.0f} accepted per second of its work",
         f"total      {outcome.total_s:.0f} s, of them {outcome.learner_s['evaluate']:.0f} s evaluating",
     ]
+    if outcome.updates < outcome.updates_wanted:
+        lines.insert(3, f"stopped    by max_training_s, after {outcome.updates} of {outcome.updates_wanted} updates")
     absent = {line.partition(":")[0] for line in missing}
     left = [name for name in (CURVE, SCENE, NUMBERS, CHECKPOINT) if name not in absent]
     lines.append(f"results    {folder}: {', '.join(left)}")
