@@ -49,7 +49,7 @@ STARTING, RUNNING, FAILED, TORN, BROKEN = range(5)
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Memory shared by a family: per process a state, a count of calls, a process id. Without a lock to be killed in."""
+    """Memory shared by a family: per process a state, a count of calls, a process id. No lock to be killed in."""
 
     table: np.ndarray
 
