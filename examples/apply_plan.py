@@ -114,7 +114,7 @@ def measure(cfg: OnlineDataEngineCfg) -> Throughput:
 
 
 def apply(inputs: PlanInputs, cfg: OnlineDataEngineCfg) -> str:
-    """Train by the plan until twelve caches were produced and used; return how that went."""
+    """Train by the plan until eight caches were produced and used; return how that went."""
     plan, train_step, done = inputs.plan(), new_learner(), {"chunks": 0, "active_s": 0.0}
     planned_cfg = replace(
         cfg,
@@ -128,7 +128,7 @@ def apply(inputs: PlanInputs, cfg: OnlineDataEngineCfg) -> str:
         source = OnlineDataSource(engine, schema=SCHEMA)
         flow = ODSFlowController(
             engine,
-            ODSFlowControllerCfg(max_generated_episodes=12 * plan.buffer_size),
+            ODSFlowControllerCfg(max_generated_episodes=8 * plan.buffer_size),
             plan=plan,
             on_events=recorder.on_events,
             on_refill=recorder.on_refill,
@@ -172,7 +172,9 @@ def main() -> None:
         accepted_episodes_per_second=throughput.accepted_episodes_per_second,
         training_chunks_per_second=throughput.training_chunks_per_second,
         profile=PROFILE,
-        runtime=throughput.runtime(min_cache_episodes=cfg.buffer_size),
+        runtime=throughput.runtime(
+            min_cache_episodes=cfg.buffer_size, cache_memory_bytes=cfg.buffer_size * throughput.bytes_per_episode
+        ),
     )
     plan = inputs.plan()
     print(

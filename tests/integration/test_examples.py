@@ -57,4 +57,4 @@ def test_the_planning_example_measures_plans_applies_and_compares() -> None:
         ).groups()
     )
     assert granted == delivered + remaining + retired
-    assert episodes == 12 * 32
+    assert episodes == 8 * 32
