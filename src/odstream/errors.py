@@ -12,6 +12,7 @@ __all__ = [
     "LockTimeoutError",
     "MissingExtraError",
     "OnlineDataWorkerError",
+    "RecordingError",
     "SharedMemoryError",
     "SourceOwnershipError",
 ]
@@ -105,4 +106,12 @@ class SourceOwnershipError(RuntimeError):
 
     Fix: iterate in the process that created the source (``num_workers=0``), or leave budgets and explicit
     generators out.
+    """
+
+
+class RecordingError(RuntimeError):
+    """Raised when recorded episodes could not be written into their dataset.
+
+    Fix what the message names (a full disk, most often), then finish with `recover_recording`: the episodes
+    that were recorded are kept. Production and sampling are not affected.
     """

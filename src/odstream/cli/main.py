@@ -26,6 +26,7 @@ COMMANDS = {
     "demo": Command("odstream.cli.demo", "train a robot policy on a live stream of demonstrations, in two minutes"),
     "calibrate": Command("odstream.cli.calibrate", "run producer and learner together and measure both"),
     "plan": Command("odstream.cli.plan", "turn measured throughput into cache size, reuse and pacing"),
+    "record": Command("odstream.cli.record", "write accepted episodes as a LeRobot dataset"),
     "train": Command("odstream.cli.train", "train a task on a live stream, by a plan if there is one"),
 }
 USAGE_ERROR = 2

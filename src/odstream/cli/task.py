@@ -92,6 +92,18 @@ def read_task(config: str, overrides: Sequence[str] = ()) -> Task:
     return task_from_yaml(file_of(config, TASK_FILE).read_text(encoding="utf-8"), overrides)
 
 
+def read_engine(config: str, overrides: Sequence[str] = ()) -> OnlineDataEngineCfg:
+    """Read the engine settings of a task file alone: all that a command needs which trains and measures nothing.
+
+    Raises:
+        As `read_task`.
+    """
+    parts, _ = _merged(file_of(config, TASK_FILE).read_text(encoding="utf-8"), overrides)
+    if "engine" not in parts:
+        raise ValueError("the task misses engine, the settings of the engine")
+    return _engine_cfg(parts["engine"])
+
+
 def file_of(config: str, shipped_file: str) -> Path:
     """Return the path that ``config`` is, or the file that a shipped task has under ``shipped_file``."""
     if config not in SHIPPED:

@@ -180,8 +180,7 @@ def _fill(
     features = list(dict.fromkeys([*_INDEX_FEATURES, *(column.feature for column in columns)]))
     for piece in read_frames(meta, numbers, features):
         episode, frame = piece["episode_index"][:, 0], piece["frame_index"][:, 0]
-        row = row_of_episode[episode]
-        place = _places(store, row, episode, frame)
+        place = _places(store, row_of_episode, episode, frame)
         timestamps[place] = piece["timestamp"][:, 0]
         for column in columns:
             views[column.key][place] = _values(column, piece[column.feature])
@@ -200,15 +199,16 @@ def _fill(
 
 
 def _places(
-    store: ResidentStore, row: NDArray[np.int64], episode: NDArray[np.int64], frame: NDArray[np.int64]
+    store: ResidentStore, row_of_episode: NDArray[np.int64], episode: NDArray[np.int64], frame: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    wrong = (frame < 0) | (frame >= store.length[row]) | (row < 0)
+    """Return where the frames lie in the store's blocks."""
+    unknown = (episode < 0) | (episode >= len(row_of_episode))
+    row = np.where(unknown, -1, row_of_episode[np.where(unknown, 0, episode)])
+    wrong = (row < 0) | (frame < 0) | (frame >= store.length[row])
     if wrong.any():
         bad = int(np.flatnonzero(wrong)[0])
-        raise ValueError(
-            f"episode {episode[bad]} has a frame with the frame_index {frame[bad]}, its metadata says "
-            f"{store.length[row[bad]]} frames"
-        )
+        expected = "no such episode is listed" if row[bad] < 0 else f"its metadata says {store.length[row[bad]]} frames"
+        raise ValueError(f"episode {episode[bad]} has a frame with the frame_index {frame[bad]}, but {expected}")
     places: NDArray[np.int64] = store.begin[row] + frame
     return places
 

@@ -34,15 +34,19 @@ class LeRobotFieldMappingCfg:
     """The feature that is ``actions``."""
 
     fields: Mapping[str, str] = field(default_factory=dict)
-    """Further fields of a batch by their names there: ``{"rewards": "next.reward", "continuity_id": "..."}``. Names of
-    the engine's annotations mean what they mean there. Without an entry ``task_index`` is the dataset's own."""
+    """Further fields of a batch by their names there: ``{"rewards": "next.reward", "continuity_id": "..."}``, dotted
+    where they are nested. Names of the engine's annotations mean what they mean there. Without an entry ``task_index``
+    is the dataset's own."""
+
+    scalars: tuple[str, ...] = ()
+    """Fields, by their dotted names in a batch, whose feature of the shape ``(1,)`` is one number without an axis."""
 
     def __post_init__(self) -> None:
         for place, name in self._all():
             if not isinstance(name, str) or not name:
                 raise TypeError(f"{place} must be the name of a feature, got {name!r} ({type(name).__name__})")
         for name in self.fields:
-            if not isinstance(name, str) or not name or name in _DERIVED:
+            if not isinstance(name, str) or not name or name.partition(".")[0] in _DERIVED:
                 raise ValueError(f"fields must not name {name!r}; {', '.join(_DERIVED)} are made by the source")
 
     def _all(self) -> Iterator[tuple[str, Any]]:
@@ -54,6 +58,7 @@ class LeRobotFieldMappingCfg:
             yield "observation", self.observation
         yield "action", self.action
         yield from ((f"fields[{name!r}]", feature) for name, feature in self.fields.items())
+        yield from ((f"scalars[{index}]", name) for index, name in enumerate(self.scalars))
 
     def targets(self) -> dict[FieldKey, str]:
         """Return the feature of every field of a batch."""
@@ -64,7 +69,7 @@ class LeRobotFieldMappingCfg:
         else:
             targets = {("obs",): self.observation}
         targets["actions",] = self.action
-        targets.update({(name,): feature for name, feature in self.fields.items()})
+        targets.update({tuple(name.split(".")): feature for name, feature in self.fields.items()})
         targets.setdefault(("task_index",), "task_index")
         return targets
 
@@ -89,9 +94,9 @@ def columns_of(
 ) -> tuple[Column, ...]:
     """Return what to read.
 
-    LeRobot has no scalars: one number per frame is a feature of the shape ``(1,)``, like a vector of width 1. Which of
-    the two it is, the schema decides (``shape: []`` or one name); rewards and annotations are scalars; anything else
-    keeps its axis.
+    LeRobot has no scalars: one number per frame is a feature of the shape ``(1,)``, like a vector of width 1. Of
+    observations and actions the schema decides which of the two it is (``shape: []`` or one name); rewards and
+    annotations are scalars, and so is what the mapping calls one; anything else keeps its axis.
 
     Args:
         mapping: What is wanted.
@@ -102,7 +107,8 @@ def columns_of(
         ValueError: If a feature does not exist, is an image or text, or lacks the named number. The message lists what
             there is.
     """
-    return tuple(_column(key, name, features, scalars) for key, name in mapping.targets().items())
+    known = scalars | {tuple(name.split(".")) for name in mapping.scalars}
+    return tuple(_column(key, name, features, known) for key, name in mapping.targets().items())
 
 
 def left_out(features: Mapping[str, Mapping[str, Any]]) -> list[str]:

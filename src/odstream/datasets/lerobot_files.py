@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from odstream.errors import MissingExtraError
+from odstream.datasets.lerobot_import import import_lerobot
 from odstream.validation import check_int
 
-__all__ = ["DatasetMetadata", "count_frames", "import_lerobot", "read_frames", "read_metadata", "select_episodes"]
+__all__ = ["DatasetMetadata", "count_frames", "read_frames", "read_metadata", "select_episodes"]
 
 _NEEDED = ("meta/info.json", "meta/tasks.parquet", "meta/episodes/*/*.parquet", "data/*/*.parquet")
 _READ_ROWS = 8192
@@ -33,21 +33,8 @@ class DatasetMetadata:
     lengths: tuple[int, ...]
     """``[E]`` frames per episode."""
     tasks: Mapping[int, str]
-
-
-def import_lerobot() -> tuple[Any, Any]:
-    """Return the SDK's classes ``LeRobotDataset`` and ``LeRobotDatasetMetadata``.
-
-    Raises:
-        MissingExtraError: If the SDK is not installed.
-    """
-    try:
-        from lerobot.datasets.lerobot_dataset import LeRobotDataset, LeRobotDatasetMetadata
-    except ImportError as error:
-        raise MissingExtraError(
-            f"LeRobot datasets need LeRobot's SDK, which cannot be imported ({error}): pip install 'odstream[lerobot]'"
-        ) from error
-    return LeRobotDataset, LeRobotDatasetMetadata
+    listed: int
+    """Episodes that are listed: more than E, where a recording is being written or was interrupted."""
 
 
 def read_metadata(root: Path, repo_id: str | None) -> DatasetMetadata:
@@ -66,23 +53,35 @@ def read_metadata(root: Path, repo_id: str | None) -> DatasetMetadata:
     _, metadata_class = import_lerobot()
     repo_id = f"local/{root.name}" if repo_id is None else repo_id
     meta = metadata_class(repo_id, root=root)
+    total = int(meta.total_episodes)
     numbers = [int(number) for number in meta.episodes["episode_index"]]
-    if numbers != list(range(len(numbers))) or len(numbers) != meta.total_episodes:
+    if numbers != list(range(len(numbers))) or len(numbers) < total or not total:
         raise ValueError(
-            f"the metadata of {root} counts {meta.total_episodes} episodes, but lists {len(numbers)} from "
-            f"{numbers[:1]} to {numbers[-1:]}"
+            f"the metadata of {root} counts {total} episodes, but lists {len(numbers)}, from {numbers[:1]} to "
+            f"{numbers[-1:]}"
         )
-    lengths = tuple(int(length) for length in meta.episodes["length"])
-    begins, ends = ([int(at) for at in meta.episodes[f"dataset_{side}_index"]] for side in ("from", "to"))
+    # A recording that is interrupted between two files leaves more episodes listed than counted: what counts is there.
+    lengths = tuple(int(length) for length in meta.episodes["length"])[:total]
+    begins, ends = ([int(at) for at in meta.episodes[f"dataset_{side}_index"]][:total] for side in ("from", "to"))
     for number, (length, begin, end) in enumerate(zip(lengths, begins, ends, strict=True)):
         if length < 1 or end - begin != length:
             raise ValueError(
                 f"the metadata of episode {number} says {length} frames, and that they are frames {begin} to {end}: "
                 f"{end - begin} of them"
             )
+    if len(numbers) > total and sum(lengths) != meta.total_frames:
+        raise ValueError(
+            f"the metadata of {root} counts {total} episodes of {meta.total_frames} frames, but lists {len(numbers)}"
+        )
     tasks = {int(number): str(text) for text, number in meta.tasks["task_index"].items()}
     return DatasetMetadata(
-        root=root, repo_id=repo_id, fps=float(meta.fps), features=dict(meta.features), lengths=lengths, tasks=tasks
+        root=root,
+        repo_id=repo_id,
+        fps=float(meta.fps),
+        features=dict(meta.features),
+        lengths=lengths,
+        tasks=tasks,
+        listed=len(numbers),
     )
 
 
@@ -144,7 +143,7 @@ def read_frames(
         ValueError: If a frame lacks a number.
     """
     dataset_class, _ = import_lerobot()
-    everything = len(episodes) == len(meta.lengths)
+    everything = len(episodes) == meta.listed
     dataset = dataset_class(
         meta.repo_id, root=meta.root, episodes=None if everything else sorted(episodes), download_videos=False
     )

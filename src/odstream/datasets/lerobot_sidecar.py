@@ -42,7 +42,7 @@ def read_sidecar(root: Path) -> Sidecar | None:
         if content["format"] != _FORMAT:
             raise ValueError(f"{path} has the format {content['format']!r}, this version reads {_FORMAT}")
         return Sidecar(
-            mapping=LeRobotFieldMappingCfg(**content["mapping"]),
+            mapping=_mapping(content["mapping"]),
             language={
                 kind: {int(number): text for number, text in texts.items()}
                 for kind, texts in content["language"].items()
@@ -51,6 +51,10 @@ def read_sidecar(root: Path) -> Sidecar | None:
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+
+
+def _mapping(content: dict[str, Any]) -> LeRobotFieldMappingCfg:
+    return LeRobotFieldMappingCfg(**{**content, "scalars": tuple(content["scalars"])})
 
 
 def write_sidecar(root: Path, sidecar: Sidecar) -> None:
@@ -64,6 +68,7 @@ def write_sidecar(root: Path, sidecar: Sidecar) -> None:
             else mapping.observation,
             "action": mapping.action,
             "fields": dict(mapping.fields),
+            "scalars": list(mapping.scalars),
         },
         "language": {kind: {str(n): text for n, text in texts.items()} for kind, texts in sidecar.language.items()},
         "recording": dict(sidecar.recording),

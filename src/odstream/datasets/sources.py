@@ -123,13 +123,14 @@ class OnlineDataSource:
         if spec is None:
             return  # not started; sampling says so
         check_step("the engine's environment", spec.step_dt, self.schema)
-        check_features(self.schema, "action", _recorded(spec, "actions"))
+        check_features(self.schema, "action", recorded_features(spec, "actions"))
         if self.observation_transform is None:
-            check_features(self.schema, "observation", _recorded(spec, "obs"))
+            check_features(self.schema, "observation", recorded_features(spec, "obs"))
         self._checked = True
 
 
-def _recorded(spec: RolloutSpec, name: str) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+def recorded_features(spec: RolloutSpec, name: str) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Return shape per frame and dtype of what a producer records under ``name``, by dotted names below it."""
     return {
         ".".join(key[1:]): (field.shape, torch.from_numpy(np.empty(0, field.dtype)).dtype)
         for key, field in spec.fields.items()

@@ -1,4 +1,4 @@
-"""One cache folder of the SDK per run, and an SDK that can be imported."""
+"""One cache folder of the SDK per run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here may reach for a net
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    from tests.integration.lerobot.sdk import prepare
-
-    prepare()
     try:
         import datasets
     except ImportError:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
+
+from odstream.datasets.lerobot_import import import_lerobot
 
 _INSTALLED = importlib.util.find_spec("lerobot") is not None
-_operators: list[Any] = []
 
 lerobot = [
     pytest.mark.lerobot,
@@ -24,26 +22,6 @@ lerobot = [
     pytest.mark.filterwarnings("default"),
 ]
 """Marks of every module that needs the SDK."""
-
-
-def prepare() -> None:
-    """Make the SDK importable beside a CPU build of torch.
-
-    The SDK imports torchvision, and uses none of its compiled operators for numbers. Where torchvision was built for
-    another torch its library does not load, and it fails to import because one operator is not declared.
-    """
-    if not _INSTALLED or _operators:
-        return
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import torchvision  # noqa: F401
-    except RuntimeError:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        library = torch.library.Library("torchvision", "DEF")
-        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _operators.append(library)
 
 
 FEATURES: dict[str, Any] = {
@@ -72,9 +50,8 @@ def write_dataset(
     tasks: Sequence[str] = ("pick", "place"),
 ) -> Path:
     """Write a dataset with LeRobot's own API."""
-    from lerobot.datasets.lerobot_dataset import LeRobotDataset
-
-    dataset = LeRobotDataset.create(f"local/{root.name}", fps=fps, features=dict(features), root=root, use_videos=False)
+    dataset_class, _ = import_lerobot()
+    dataset = dataset_class.create(f"local/{root.name}", fps=fps, features=dict(features), root=root, use_videos=False)
     for episode, length in enumerate(lengths):
         for step in range(length):
             dataset.add_frame({**make(episode, step), "task": tasks[episode % len(tasks)]})

@@ -83,7 +83,7 @@ def test_a_selection_keeps_the_numbers_of_the_dataset(stored: Path) -> None:
         ({"length": -2}, "episode 1 says -2 frames"),
         ({"length": 50, "dataset_to_index": 53}, "says that episode 1 has 50 frames, the files hold 4 of it"),
         ({"length": 3, "dataset_to_index": 6}, "says that episode 1 has 3 frames, the files hold 4 of it"),
-        ({"episode_index": 7}, "counts 3 episodes, but lists 3"),
+        ({"episode_index": 7}, "counts 3 episodes, but lists 3, from"),
     ],
 )
 def test_metadata_that_disagrees_with_the_frames_is_refused(
