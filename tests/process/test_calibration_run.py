@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from odstream.calibration import throughput_from_json
+from odstream.calibration import run_calibration, throughput_from_json
 from odstream.cli.calibrate import main
 from odstream.cli.task import task_from_yaml
+from odstream.engine import OnlineDataEngine
 from tests.fakes.calibration import STEP_S, STEPS, UPDATES_S
 
 TASK = """
@@ -52,6 +54,29 @@ def test_a_calibration_measures_what_producer_and_learner_take(
     assert "episodes/s active (g)" in out.out
     assert "warning     The 95th percentile of 5" in out.out
     assert out.err.splitlines()[-1] == "refill 6 of 6"
+
+
+@pytest.mark.spec("PLAN-13")
+def test_the_measured_production_rate_is_the_one_that_the_producer_clocks_itself() -> None:
+    task = task_from_yaml(TASK, ["engine.buffer_size=16"])
+    cfg = dataclasses.replace(task.engine, lifecycle_event_capacity=32)
+    clocked: list[tuple[float, float]] = []
+    with OnlineDataEngine(cfg) as engine:
+
+        def note(_done: int, _wanted: int) -> None:
+            stats = engine.get_stats()
+            clocked.append((stats["successful_episodes"], stats["production_seconds"]))
+
+        measured = run_calibration(
+            engine,
+            task.learner(engine, 16),
+            task.calibration,
+            bytes_per_episode=engine.bytes_per_episode,
+            progress=note,
+        )
+    (first_episodes, first_s), (last_episodes, last_s) = clocked[0], clocked[-1]
+    assert last_episodes - first_episodes == measured.accepted_episodes == 80
+    assert measured.accepted_episodes_per_second == pytest.approx(80 / (last_s - first_s), rel=0.05)
 
 
 @pytest.mark.parametrize(
