@@ -13,7 +13,7 @@ import pytest
 
 from odstream.cache.layout import CacheLayout
 from odstream.cache.store import CacheStore
-from odstream.engine import OnlineDataEngine, OnlineDataEngineState, OnlineDataWorkerError, data
+from odstream.engine import OnlineDataEngine, OnlineDataEngineState, OnlineDataWorkerError, startup
 from odstream.engine.state import LEGAL_MOVES, State, set_state, shared_state
 from odstream.errors import EngineStateError
 from tests.fakes.producers import Script, Trouble
@@ -272,7 +272,7 @@ def test_an_interrupted_start_ends_the_producer_and_is_no_failure(monkeypatch: p
         pids.append(producer_pid(engine))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(data, "raise_unless_starting", interrupt)
+    monkeypatch.setattr(startup, "raise_unless_starting", interrupt)
     with pytest.raises(KeyboardInterrupt):
         engine.start()
     assert engine.state is State.STOPPED

@@ -34,6 +34,7 @@ from odstream.engine.contract import layout_for
 from odstream.engine.language import LanguageRegistry
 from odstream.engine.process import ProducerWatch, WorkerProcess
 from odstream.engine.sampling import Sampler, WindowRequest, check_generator
+from odstream.engine.startup import StartDeadline, await_initial_fill, await_spec, loss_of
 from odstream.engine.state import (
     LEGAL_MOVES,
     State,
@@ -45,7 +46,7 @@ from odstream.engine.state import (
     shared_state,
 )
 from odstream.engine.worker import WorkerSettings
-from odstream.errors import EngineOwnershipError, EngineStateError, EnvironmentContractError, OnlineDataWorkerError
+from odstream.errors import EngineOwnershipError, EngineStateError, OnlineDataWorkerError
 from odstream.producers.base import ProducerContext, ProducerFactory, RolloutSpec
 from odstream.validation import check_choice, check_finite, check_int
 
@@ -127,13 +128,16 @@ class OnlineDataEngine:
                 f"start() needs a CREATED engine, this one is {self.state.value}; create a new one to run again"
             )
         factory = _pickled(self._factory)
-        deadline = time.monotonic() + self.cfg.initialization_timeout
+        deadline = StartDeadline(self.cfg.initialization_timeout)
         try:
             self._state = State.STARTING
-            self._launch(factory, deadline)
-            self._await_initial_fill(deadline)
+            store = self._launch(factory, deadline)
+            await_initial_fill(store, deadline)
+            if not set_state(store, State.READY):
+                raise_unless_starting(store)
         except BaseException as error:
-            self._abort(error)
+            # A producer that reported its own failure is closing; one that hangs is not worth the wait.
+            self._abort(error, 0.1 if deadline.is_over else self.cfg.shutdown_timeout)
             raise
 
     def stop(self) -> None:
@@ -432,7 +436,8 @@ class OnlineDataEngine:
             self._language = LanguageRegistry(self._started("resolve_language()"))
         return self._language
 
-    def _launch(self, factory: bytes, deadline: float) -> None:
+    def _launch(self, factory: bytes, deadline: StartDeadline) -> CacheStore:
+        """Start the producer process and hand it a cache made for what it will record."""
         settings = WorkerSettings(
             context=ProducerContext(
                 max_episode_steps=self.cfg.max_episode_steps,
@@ -448,7 +453,11 @@ class OnlineDataEngine:
         self._guard.atexit = False
         atexit.register(self._guard)
         worker.start()
-        self.rollout_spec = spec = self._await_spec(worker, deadline)
+        spec = await_spec(worker, deadline)
+        if isinstance(spec, bytes):
+            self._failure = spec
+            raise failure.decode(spec)
+        self.rollout_spec = spec
         layout = layout_for(self.cfg, spec)
         store = CacheStore.create(layout)
         set_state(store, State.STARTING)
@@ -457,50 +466,8 @@ class OnlineDataEngine:
         try:
             worker.send_store(layout, store)
         except OSError:
-            raise self._loss(worker, deadline) from None
-
-    def _await_spec(self, worker: WorkerProcess, deadline: float) -> RolloutSpec:
-        while not worker.connection.poll(_POLL_S):
-            if worker.died() and not worker.connection.poll():
-                raise worker.death()
-            self._check_deadline(deadline, "the producer was not built")
-        try:
-            kind, content = worker.connection.recv()
-        except (EOFError, OSError):
-            raise self._loss(worker, deadline) from None
-        if kind == "error":
-            self._failure = content
-            raise failure.decode(content)
-        if not isinstance(content, RolloutSpec):
-            raise EnvironmentContractError(f"a producer's spec must be a RolloutSpec, got {content!r}")
-        return content
-
-    def _loss(self, worker: WorkerProcess, deadline: float) -> OnlineDataWorkerError:
-        """Return how the producer ended, once it has: its end of the connection is closed."""
-        while not worker.died():
-            self._check_deadline(deadline, "the producer closed its connection to the engine")
-            time.sleep(_POLL_S)
-        return worker.death()
-
-    def _await_initial_fill(self, deadline: float) -> None:
-        store = self._started("start()")
-        while store.words[Word.COMPLETED_GENERATION] < 1:
-            raise_unless_starting(store)
-            published = int(store.words[Word.SUCCESSFUL_EPISODES])
-            failed = int(store.words[Word.FAILED_EPISODES])
-            self._check_deadline(
-                deadline, f"{published} of {self.cfg.buffer_size} episodes were published and {failed} attempts failed"
-            )
-            time.sleep(_POLL_S)
-        if not set_state(store, State.READY):
-            raise_unless_starting(store)
-
-    def _check_deadline(self, deadline: float, so_far: str) -> None:
-        if time.monotonic() >= deadline:
-            raise TimeoutError(
-                f"the initial fill was not complete within initialization_timeout={self.cfg.initialization_timeout} s: "
-                f"{so_far}"
-            )
+            raise loss_of(worker, deadline) from None
+        return store
 
     def _late(self, store: CacheStore, generation: int, timeout: float) -> str:
         text = (
@@ -512,12 +479,11 @@ class OnlineDataEngine:
             text += "; the lifecycle log is full and holds production back: call drain_lifecycle_events()"
         return text
 
-    def _abort(self, error: BaseException) -> None:
+    def _abort(self, error: BaseException, timeout_s: float) -> None:
         """End a start that did not succeed: FAILED after an error, STOPPED after an interrupt or `stop`."""
         if isinstance(error, Exception) and not (self._worker is not None and self._worker.ending):
             self._fail(error)
-        # A producer that reported its own failure is closing; one that hangs is not worth the wait.
-        self._end_worker(0.1 if isinstance(error, TimeoutError) else self.cfg.shutdown_timeout)
+        self._end_worker(timeout_s)
         self._set_stopped()
         if isinstance(error, Exception) and self.state is State.STOPPED:
             raise EngineStateError("the engine was stopped while it started") from None
