@@ -350,6 +350,7 @@ def context(
         anchor_frames=1,
         before=history - 1,
         length=history + horizon - 1,
+        padded=True,
         generations=generations,
     )
 

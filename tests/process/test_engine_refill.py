@@ -63,10 +63,9 @@ def test_the_selections_of_all_processes_count_towards_a_refill() -> None:
 
 
 @pytest.mark.spec("ENG-16", "QUOTA-05")
-@pytest.mark.parametrize("policy", ["manual", "sample_threshold"])
-def test_used_up_budgets_start_no_refill(policy: str) -> None:
+def test_used_up_budgets_start_no_refill() -> None:
     budget = {"episode_sample_budget": 2, "episode_sample_hard_limit": 2}
-    with running(refill_policy=policy, refill_threshold=3, **budget) as engine:
+    with running(refill_policy="manual", **budget) as engine:
         engine.sample_batch(8, 5)
         for _ in range(3):
             with pytest.raises(DataBudgetExhaustedError, match="0 selections left, the batch needs 1"):

@@ -227,3 +227,38 @@ if __name__ == "__main__":
     )
     assert result.returncode == 1
     assert says in result.stderr
+
+
+FORK_AFTER_PARALLEL_WORK = """
+import os
+import torch
+from odstream.engine import OnlineDataEngine, OnlineDataEngineCfg
+from tests.fakes.producers import Script
+
+if __name__ == "__main__":
+    torch.set_num_threads(2)
+    cfg = OnlineDataEngineCfg(buffer_size=4, max_episode_steps=20)
+    with OnlineDataEngine(cfg, producer=Script(width=4096)) as engine:
+        torch.rand(2_000_000).sin().sum()
+        engine.sample_batch(256, 10)
+        pid = os.fork()
+        if pid == 0:
+            engine.sample_batch(256, 10)
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        engine.sample_batch(256, 10)
+        print("both sampled")
+"""
+
+
+@pytest.mark.spec("ENG-09")
+def test_a_forked_consumer_samples_large_batches_after_its_parent_worked_in_parallel(tmp_path: Path) -> None:
+    """Torch's threads do not survive a fork: a copy that waited for them would keep the lock from everybody."""
+    script = tmp_path / "script.py"
+    script.write_text(FORK_AFTER_PARALLEL_WORK)
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "OMP_NUM_THREADS": "2"}
+    result = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, env=environment, timeout=60, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert "both sampled" in result.stdout

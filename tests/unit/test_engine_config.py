@@ -120,8 +120,18 @@ def test_budget_and_limit_must_fit_each_other(budget: int | None, limit: int | N
     ("budget", "limit", "slots"), [(1, 1, 1), (3, 5, 2), (2**59 - 1, INT64_MAX, 16), (INT64_MAX, INT64_MAX, 1)]
 )
 def test_budgets_up_to_what_can_be_counted_are_fine(budget: int, limit: int, slots: int) -> None:
-    settings = cfg(episode_sample_budget=budget, episode_sample_hard_limit=limit, buffer_size=slots)
+    settings = cfg(
+        episode_sample_budget=budget, episode_sample_hard_limit=limit, buffer_size=slots, refill_policy="manual"
+    )
     assert settings.episode_sample_budget == budget
+
+
+@pytest.mark.parametrize("budget", [3, 4])
+def test_budgets_that_are_used_up_before_a_refill_starts_by_itself_are_refused(budget: int) -> None:
+    """The learner would be told to wait for a refill that never comes."""
+    with pytest.raises(ValueError, match=rf"must be greater than refill_threshold=4, got {budget}"):
+        cfg(episode_sample_budget=budget, episode_sample_hard_limit=9, refill_threshold=4)
+    assert cfg(episode_sample_budget=5, episode_sample_hard_limit=9, refill_threshold=4)
 
 
 @pytest.mark.spec("ENG-23")

@@ -169,3 +169,11 @@ def test_an_engine_that_is_not_ready_says_what_it_is(state: State) -> None:
     store.words[0] = list(State).index(state)
     with pytest.raises(EngineStateError, match=f"sampling needs a READY engine, this one is {state.value}"):
         raise_unless_ready(store, "sampling")
+
+
+def test_a_long_text_of_wide_characters_keeps_its_type() -> None:
+    payload = failure.encode(ValueError("误" * 7900))
+    error = failure.decode(payload)
+    assert len(payload) <= 60_000
+    assert type(error) is ValueError or "ValueError" in str(error)
+    assert len(str(error)) > 1500

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -106,3 +107,17 @@ def test_a_writer_that_dies_leaves_whole_texts(writes: int) -> None:
     registry = LanguageRegistry(shared)
     assert registry.intern("task", "b") == (1 if writes < 3 else 2)
     assert registry.resolve("task", 0) == "open" and registry.resolve("task", registry.intern("task", "b")) == "b"
+
+
+@pytest.mark.spec("ENG-24")
+def test_threads_that_read_at_once_agree_on_every_text() -> None:
+    shared = store()
+    writer, reader = LanguageRegistry(shared), LanguageRegistry(shared)
+    texts = [f"{number}" for number in range(12)]
+    for text in texts:
+        writer.intern("task", text)
+        with ThreadPoolExecutor(4) as pool:
+            futures = [pool.submit(reader.resolve, "task", writer.intern("task", text)) for _ in range(4)]
+        assert {future.result() for future in futures} == {text}
+    assert reader.resolve("task", list(range(12))) == texts
+    assert reader.kinds() == ("task",)

@@ -75,7 +75,7 @@ class EventLog:
         return tail + count
 
     def drain(self) -> list[dict[str, Any]]:
-        """Return and remove all records, oldest first. Takes the lock only to move the head.
+        """Return and remove all records, oldest first. Holds the lock while they are copied.
 
         Each record has ``kind`` ("published" or "evicted"), ``sequence, run_id, episode_id, generation, slot,
         monotonic_ns, valid_frame_indices, eligible_anchor_indices, valid_frames, eligible_anchors``.
@@ -83,22 +83,24 @@ class EventLog:
         if not self.enabled:
             return []
         words = self._store.words
-        head, tail = int(words[Word.EVENT_HEAD]), int(words[Word.EVENT_TAIL])
-        events = [self._read(sequence % self._capacity) for sequence in range(head, tail)]
-        if events:
-            with self._store.transaction():
+        with self._store.transaction():
+            head, tail = int(words[Word.EVENT_HEAD]), int(words[Word.EVENT_TAIL])
+            places = np.arange(head, tail) % self._capacity
+            records, frames = self._records[places], self._frames[places]
+            if head < tail:
                 self._store.commit([Word.EVENT_HEAD], [tail])
-        return events
+        return [_event(record, masks) for record, masks in zip(records.tolist(), frames, strict=True)]
 
-    def _read(self, place: int) -> dict[str, Any]:
-        record = dict(zip(_COLUMNS, self._records[place].tolist(), strict=True))
-        length = record.pop("length")
-        valid, anchors = (np.flatnonzero(mask[:length]).tolist() for mask in self._frames[place])
-        return {
-            "kind": "published" if record.pop("kind") == _PUBLISHED else "evicted",
-            **record,
-            "valid_frame_indices": valid,
-            "eligible_anchor_indices": anchors,
-            "valid_frames": len(valid),
-            "eligible_anchors": len(anchors),
-        }
+
+def _event(columns: list[int], masks: NDArray[np.bool_]) -> dict[str, Any]:
+    record = dict(zip(_COLUMNS, columns, strict=True))
+    length = record.pop("length")
+    valid, anchors = (np.flatnonzero(mask[:length]).tolist() for mask in masks)
+    return {
+        "kind": "published" if record.pop("kind") == _PUBLISHED else "evicted",
+        **record,
+        "valid_frame_indices": valid,
+        "eligible_anchor_indices": anchors,
+        "valid_frames": len(valid),
+        "eligible_anchors": len(anchors),
+    }

@@ -24,8 +24,9 @@ _CGROUP = Path("/sys/fs/cgroup")
 def available_bytes(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> tuple[int, str]:
     """Return how much memory can still be taken, and what says so.
 
-    The smaller of the kernel's estimate (``MemAvailable``) and what the control group of this process still
-    allows (version 2 ``memory.max`` less ``memory.current``).
+    The smaller of the kernel's estimate (``MemAvailable``) and what the control group mounted at ``cgroup`` still
+    allows: version 2, ``memory.max`` less ``memory.current``, files that the kernel can drop from memory not counted.
+    That is a container's own limit; limits of groups inside of it, and of version 1, are not seen.
     """
     fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
     available, source = int(fields["MemAvailable"].split()[0]) * 1024, f"MemAvailable of {meminfo}"
@@ -33,10 +34,18 @@ def available_bytes(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> tuple[i
     if limit_file.exists() and used_file.exists():
         limit = limit_file.read_text().strip()
         if limit != "max":
-            left = int(limit) - int(used_file.read_text())
+            left = int(limit) - int(used_file.read_text()) + _droppable_bytes(cgroup / "memory.stat")
             if left < available:
                 available, source = max(left, 0), str(limit_file)
     return available, source
+
+
+def _droppable_bytes(stat: Path) -> int:
+    """Return the page cache that is counted as used, and given up when memory is wanted."""
+    if not stat.exists():
+        return 0
+    fields = dict(line.split() for line in stat.read_text().splitlines())
+    return int(fields.get("inactive_file", 0))
 
 
 class SharedMemory:

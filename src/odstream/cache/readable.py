@@ -5,6 +5,7 @@ Letters: ``R`` rows, ``B`` drawn rows, ``N`` intervals of a row. Frames lie in b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -102,8 +103,8 @@ class WindowStore(FrameStore, Protocol):
     def stored_frames(self, row: Ints) -> Ints | int:
         """Return how many frames the rows have in a block: their episode, and padding up to the guard behind."""
 
-    def transaction(self) -> AbstractContextManager[None]:
-        """Hold the lock."""
+    def transaction(self, *, check: Callable[[], None] | None = None) -> AbstractContextManager[None]:
+        """Hold the lock; ``check`` may end the wait for it."""
 
     def commit(self, at: NDArray[np.int64] | list[int], values: NDArray[np.int64] | list[int]) -> None:
         """Set ``words[at] = values`` as a whole, under the lock."""

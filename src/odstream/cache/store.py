@@ -106,16 +106,17 @@ class CacheStore:
         """Return how many frames a row holds, episode and padding behind it, before the next guard begins."""
         return self.layout.max_episode_steps
 
-    def transaction(self, *, patient: bool = False) -> Transaction:
+    def transaction(self, *, check: Callable[[], None] | None = None, patient: bool = False) -> Transaction:
         """Hold the lock: ``with store.transaction():``. What its last holder left unfinished is finished first.
 
         Args:
+            check: Called now and then while this call waits for the lock; may raise to give up.
             patient: Do not let the check of `when_waiting` end the wait. For reports that must arrive.
 
         Raises:
             LockTimeoutError: If the lock was not free in time although its holder lives.
         """
-        return Transaction(self, None if patient else self._check)
+        return Transaction(self, None if patient else check or self._check)
 
     def commit(self, at: NDArray[np.int64] | list[int], values: NDArray[np.int64] | list[int]) -> None:
         """Set ``words[at] = values`` as a whole, even if this process dies half way.
@@ -136,7 +137,7 @@ class CacheStore:
             self.words[Word.JOURNAL_LENGTH] = 0
 
     def when_waiting(self, check: Callable[[], None] | None) -> None:
-        """Call ``check`` now and then while this process waits for the lock; it may raise to give up."""
+        """Let ``check`` end every wait of this process for the lock. For the producer's process."""
         self._check = check
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -182,8 +182,8 @@ class ResidentStore:
         return stored
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Hold the lock, which keeps the threads of this process apart."""
+    def transaction(self, *, check: Callable[[], None] | None = None) -> Iterator[None]:
+        """Hold the lock, which keeps the threads of this process apart; a wait for it is too short to ``check``."""
         if self._pid != os.getpid():  # a forked child has the lock as some thread of its parent left it
             self._new_lock()
         with self._lock:

@@ -16,10 +16,10 @@ from tensordict import TensorDict
 from odstream.cache.layout import Word
 from odstream.datasets.resident import ResidentStore
 from odstream.datasets.schema import data_schema_fingerprint
-from odstream.datasets.sequence import SequenceSpecCfg, check_generator, check_spec
+from odstream.datasets.sequence import SequenceSpecCfg, check_spec
 from odstream.datasets.source_language import SourceLanguage
 from odstream.datasets.source_state import STATE_FORMAT, check_state, digest_of
-from odstream.engine.sampling import Sampler, WindowRequest
+from odstream.engine.sampling import Sampler, WindowRequest, check_generator
 from odstream.errors import SourceOwnershipError
 from odstream.validation import INT64_MAX, check_int
 
@@ -110,15 +110,13 @@ class ResidentSource:
             anchor_frames=1,
             before=spec.history_length - 1,
             length=spec.length,
+            padded=True,
             generations=spec.generations,
         )
         if self._sampler is None:
             self._sampler = self._new_sampler()
         owned = self._own if os.getpid() == self._owner_pid else None
-        batch = self._sampler.draw(request, owned if generator is None else generator)
-        if "loss_mask" not in batch:
-            batch["loss_mask"] = batch["valid"].clone()
-        return batch
+        return self._sampler.draw(request, owned if generator is None else generator)
 
     def resolve_language(self, batch: Mapping[str, Any] | TensorDict) -> dict[str, Any]:
         """Return ``{"task": ..., "subtask": ...}``: the texts of a batch's ids, nested like its batch dimensions.

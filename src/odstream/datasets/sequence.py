@@ -21,7 +21,6 @@ __all__ = [
     "DataBudgetExhaustedError",
     "DataUnavailableError",
     "SequenceSpecCfg",
-    "check_generator",
     "check_spec",
 ]
 
@@ -111,13 +110,3 @@ def check_spec(spec: object) -> None:
     """Refuse anything but a `SequenceSpecCfg`, which has checked itself."""
     if not isinstance(spec, SequenceSpecCfg):
         raise TypeError(f"spec must be a SequenceSpecCfg, got {spec!r} ({type(spec).__name__})")
-
-
-def check_generator(generator: object) -> None:
-    """Refuse anything but None or a generator on the CPU, where rows are drawn."""
-    if generator is None:
-        return
-    if not isinstance(generator, torch.Generator):
-        raise TypeError(f"generator must be a torch.Generator or None, got {generator!r} ({type(generator).__name__})")
-    if generator.device.type != "cpu":
-        raise ValueError(f"generator must be on the CPU, got one on {generator.device}")

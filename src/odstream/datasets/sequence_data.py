@@ -15,7 +15,8 @@ from tensordict import TensorDict, TensorDictBase
 from torch.utils.data import IterableDataset
 
 from odstream.datasets.online_data import OnlineDataset
-from odstream.datasets.sequence import BatchSource, SequenceSpecCfg, check_generator, check_spec
+from odstream.datasets.sequence import BatchSource, SequenceSpecCfg, check_spec
+from odstream.engine.sampling import check_generator
 from odstream.errors import SourceOwnershipError
 from odstream.validation import check_int
 

@@ -18,8 +18,9 @@ from odstream.datasets.episode_checks import check_episodes
 from odstream.datasets.resident import ResidentLayout, ResidentStore, resident_fields
 from odstream.datasets.resident_source import ResidentSource, check_budget, check_source_id, source_run_id
 from odstream.datasets.schema import check_features, features_of, validate_data_schema
-from odstream.datasets.sequence import SequenceSpecCfg, check_generator, check_spec
+from odstream.datasets.sequence import SequenceSpecCfg, check_spec
 from odstream.datasets.source_language import SourceLanguage
+from odstream.engine.sampling import check_generator
 
 if TYPE_CHECKING:
     from odstream.engine.data import OnlineDataEngine

@@ -71,7 +71,7 @@ class OnlineDataEngineCfg:
     """Where the cache lies: in shared memory of the CPU, always."""
 
     language_buffer_bytes: int = 1024 * 1024
-    """Room for all distinct instructions of a run, in bytes of UTF-8."""
+    """Room for all distinct instructions of a run: their UTF-8 bytes, and about 15 more each."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.gym_config, Mapping):
@@ -115,6 +115,12 @@ class OnlineDataEngineCfg:
             )
         if budget > limit:
             raise ValueError(f"episode_sample_budget must be at most episode_sample_hard_limit={limit}, got {budget}")
+        if self.refill_policy == "sample_threshold" and budget <= self.refill_threshold:
+            raise ValueError(
+                f"episode_sample_budget must be greater than refill_threshold={self.refill_threshold}, got {budget}: "
+                "with refill_policy='sample_threshold' it would be used up before a refill starts by itself; "
+                "lower refill_threshold, or choose refill_policy='manual'"
+            )
 
     def _check_events(self) -> None:
         check_int("lifecycle_event_capacity", self.lifecycle_event_capacity, 0)

@@ -260,24 +260,25 @@ class OnlineDataEngine:
             anchor_frames=1,
             before=history_length - 1,
             length=history_length + prediction_horizon - 1,
+            padded=True,
             generations=generations,
         )
-        batch = self._draw("sample_batch_with_context()", request, generator)
-        if "loss_mask" not in batch:
-            batch["loss_mask"] = batch["valid"].clone()
-        return batch
+        return self._draw("sample_batch_with_context()", request, generator)
 
     def resolve_language(self, batch: Mapping[str, Any] | TensorDict) -> dict[str, Any]:
         """Return ``{"task": ..., "subtask": ...}``: the texts of a batch's ids, nested like its batch dimensions.
 
-        Stays possible after refills and after stop.
+        Only the kinds of which the engine has any text. Stays possible after refills and after stop.
 
         Raises:
             KeyError: If the batch has no ``task_index`` or ``subtask_index``.
-            ValueError: If an id is padding (-1) or unknown. Select frames by ``valid`` first.
+            ValueError: If an id is padding (-1; select frames by ``valid`` first) or unknown, or there is no text.
         """
         registry = self._language_registry()
-        return {kind: registry.resolve(kind, batch[f"{kind}_index"].tolist()) for kind in ("task", "subtask")}
+        kinds = registry.kinds()
+        if not kinds:
+            raise ValueError("there is nothing to resolve: no episode of this engine came with an instruction")
+        return {kind: registry.resolve(kind, batch[f"{kind}_index"].tolist()) for kind in kinds}
 
     # Refill
 
@@ -388,7 +389,6 @@ class OnlineDataEngine:
             if itself is not None:
                 itself._ready("sampling")
 
-        store.when_waiting(check)
         return Sampler(
             store,
             budgeted=self._budgeted,

@@ -34,9 +34,10 @@ def encode(error: BaseException, *, origin: str = "", limit_bytes: int = 60_000)
     if len(exception) > _EXCEPTION_BYTES or not isinstance(error, Exception) or isinstance(error, StopIteration):
         exception = b""
     kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
-    payload = pickle.dumps((origin, kind, _cut(text), _cut(trace), exception))
-    if len(payload) > limit_bytes:
-        payload = pickle.dumps((origin, kind, text[:200], trace[-200:], b""))
+    for carried, room in ((exception, _TEXT), (b"", _TEXT), (b"", _TEXT // 4), (b"", 200)):
+        payload = pickle.dumps((origin, kind, _cut(text, room), _cut(trace, room), carried))
+        if len(payload) <= limit_bytes:
+            break
     return payload
 
 
@@ -59,5 +60,5 @@ def decode(payload: bytes) -> Exception:
     return error
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _TEXT else text[: _TEXT // 2] + "\n[...]\n" + text[-_TEXT // 2 :]
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: room // 2] + "\n[...]\n" + text[-room // 2 :]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -23,15 +23,14 @@ LanguageKind = Literal["task", "subtask"]
 class LanguageRegistry:
     """One process's view of the dictionaries.
 
-    Records lie one behind the other as JSON lines; a control word says how many bytes are complete. Readers take no
-    lock: bytes behind that word never change.
+    Records lie one behind the other as JSON lines; a control word says how many bytes are complete, and bytes in front
+    of it never change. Threads may share a registry: what was read is replaced as a whole.
     """
 
     def __init__(self, store: CacheStore) -> None:
         self._store = store
         self._bytes = store.array("language")
-        self._read_bytes = 0
-        self._texts: dict[LanguageKind, list[str]] = {"task": [], "subtask": []}
+        self._read = _Dictionaries(0, {"task": (), "subtask": ()})
         self._numbers: dict[tuple[LanguageKind, str], int] = {}
 
     def intern(self, kind: LanguageKind, text: str | None) -> int:
@@ -48,23 +47,30 @@ class LanguageRegistry:
             raise TypeError(f"an instruction must be a string, got {text!r} ({type(text).__name__})")
         if not text.strip():
             raise ValueError(f"an instruction must not be blank, got {text!r}")
-        self._catch_up()
         known = self._numbers.get((kind, text))
-        return self._append(kind, text) if known is None else known
+        if known is None:
+            texts = self._catch_up().texts[kind]
+            known = texts.index(text) if text in texts else self._append(kind, text)
+            self._numbers[kind, text] = known
+        return known
 
     def _append(self, kind: LanguageKind, text: str) -> int:
+        written = self._catch_up()
         record = np.frombuffer(json.dumps([kind, text], ensure_ascii=False).encode() + b"\n", np.uint8)
-        end = self._read_bytes + len(record)
+        end = written.nbytes + len(record)
         if end > self._store.layout.language_bytes:
             raise OverflowError(
                 f"language_buffer_bytes={self._store.layout.language_bytes} is full: {end} bytes would be needed for "
                 f"all distinct instructions; the next one is {text[:80]!r}"
             )
-        self._bytes[self._read_bytes : end] = record
+        self._bytes[written.nbytes : end] = record
         with self._store.transaction():
             self._store.commit([Word.LANGUAGE_BYTES], [end])
-        self._catch_up()
-        return self._numbers[kind, text]
+        return len(written.texts[kind])
+
+    def kinds(self) -> tuple[LanguageKind, ...]:
+        """Return the kinds that have any text."""
+        return tuple(kind for kind, texts in self._catch_up().texts.items() if texts)
 
     def resolve(self, kind: LanguageKind, numbers: Any) -> Any:
         """Return the texts of ``numbers``: a string for one number, nested lists for nested lists.
@@ -72,8 +78,7 @@ class LanguageRegistry:
         Raises:
             ValueError: If a number is padding (-1) or unknown.
         """
-        self._catch_up()
-        texts = self._texts[kind]
+        texts = self._catch_up().texts[kind]
 
         def look_up(value: Any) -> Any:
             if isinstance(value, Sequence):
@@ -88,12 +93,23 @@ class LanguageRegistry:
 
         return look_up(numbers)
 
-    def _catch_up(self) -> None:
-        end = int(self._store.words[Word.LANGUAGE_BYTES])
-        if end == self._read_bytes:
-            return
-        for line in bytes(self._bytes[self._read_bytes : end - 1]).split(b"\n"):
+    def _catch_up(self) -> _Dictionaries:
+        """Return all texts that are complete. The lock, where there are new ones, orders them behind their bytes."""
+        read = self._read
+        if int(self._store.words[Word.LANGUAGE_BYTES]) == read.nbytes:
+            return read
+        with self._store.transaction():
+            end = int(self._store.words[Word.LANGUAGE_BYTES])
+            new = bytes(self._bytes[read.nbytes : end - 1])
+        texts = dict(read.texts)
+        for line in new.split(b"\n"):
             kind, text = json.loads(line)
-            self._numbers[kind, text] = len(self._texts[kind])
-            self._texts[kind].append(text)
-        self._read_bytes = end
+            texts[kind] = (*texts[kind], text)
+        self._read = read = _Dictionaries(end, texts)
+        return read
+
+
+class _Dictionaries(NamedTuple):
+    nbytes: int
+    """Bytes of the records that were read."""
+    texts: dict[LanguageKind, tuple[str, ...]]

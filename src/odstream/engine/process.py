@@ -99,7 +99,7 @@ class WorkerProcess:
             if not self.died():
                 os.kill(self.pid, force)
                 self._await_death(_FORCED_S)
-        self._end_group()  # before the process is reaped: until then nobody else can have its number
+        self._end_group()
         if ending is None and self._exit_code():
             ending = self.death()
         self._process.join()
@@ -115,6 +115,11 @@ class WorkerProcess:
         return True
 
     def _end_group(self) -> None:
+        """End what is left of the process group, unless the process was reaped: then the number may be another's."""
+        try:
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
@@ -126,6 +131,7 @@ class WorkerProcess:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
             pass  # somebody else has reaped it
+        self._end_group()  # at once: anybody who starts a process may reap this one
         report = failure.encode(self.death())
         while not store.words[Word.STOP]:
             try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -39,12 +40,9 @@ class WindowRequest:
     """Frames of history in front of the anchor, real or padding."""
     length: int
     """Frames per window in all."""
+    padded: bool = False
+    """Whether windows may reach over the ends of a run, and get a ``loss_mask``: contexts do."""
     generations: tuple[int, ...] | None = None
-
-    @property
-    def padded(self) -> bool:
-        """Whether windows may reach over the ends of a run."""
-        return self.length > self.anchor_frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +57,14 @@ class _Draw:
 
 
 class Sampler:
-    """One process's sampling. Not for two threads at once.
+    """One process's sampling. Threads may share it; a forked child may use its parent's.
 
     Args:
         store: The cache.
         budgeted: Whether selections are debited.
         refill_after: Selections after which a refill is requested by itself; None for never.
-        check: Raises if the engine does not serve; called before a shortage is reported, without the lock.
+        check: Raises if the engine does not serve; called while a call waits for the lock, and before a shortage is
+            reported, without the lock.
     """
 
     def __init__(
@@ -82,15 +81,16 @@ class Sampler:
     def draw(self, request: WindowRequest, generator: torch.Generator | None) -> TensorDict:
         """Return an owned batch ``[B, length]``; a padded request also gets ``loss_mask``.
 
-        The lock is held while rows are chosen, frames copied and selections debited. Nothing is debited, and no
-        generator but the caller's is touched, when an error is raised.
+        The lock is held while rows are chosen, frames copied and selections debited. Nothing is debited when an error
+        is raised.
 
         Raises:
             DataUnavailableError: If no row allows such a window.
             DataBudgetExhaustedError: If the eligible rows cannot fund the whole batch.
         """
+        _use_one_thread_after_fork()
         try:
-            with self._store.transaction():
+            with self._store.transaction(check=self._check):
                 draw = self._choose(request, self._uniforms(generator))
                 copies = self._copy(request, draw)
                 self._account(request, draw)
@@ -201,6 +201,22 @@ class Sampler:
         if self._pid != os.getpid():
             self._pid, self._rng = os.getpid(), np.random.default_rng()
         return self._rng.random
+
+
+def _use_one_thread_after_fork() -> None:
+    """Let torch work with one thread in a forked process.
+
+    Its pool of threads does not survive a fork: the first copy large enough to be shared between threads would wait for
+    ever, here with the cache's lock in hand. Loader workers of torch do the same.
+    """
+    if os.getpid() != _ThreadPool.pid:
+        torch.set_num_threads(1)
+        _ThreadPool.pid = os.getpid()
+
+
+class _ThreadPool:
+    pid: ClassVar[int] = os.getpid()
+    """The process whose pool torch has: this one, unless it was forked."""
 
 
 def _loss_mask(request: WindowRequest, draw: _Draw) -> torch.Tensor:

@@ -205,6 +205,7 @@ class _Production:
                     start=segment.start,
                     end=segment.end,
                     attempt=segment.attempt,
+                    accepted=segment.accepted,
                     subtask_index=self._language.intern("subtask", segment.instruction or episode.instruction),
                 )
                 for segment in segments

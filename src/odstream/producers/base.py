@@ -57,6 +57,9 @@ class Segment:
     """Language for this segment; None means the episode's own."""
     attempt: int = 0
     """How often this segment had been tried before, within the same episode."""
+    accepted: bool = True
+    """Whether its frames may be sampled in segment and boundary mode; a try that failed within an accepted episode may
+    not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
