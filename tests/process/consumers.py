@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -194,15 +194,19 @@ def stop_at_line(engine: OnlineDataEngine, line: int) -> None:
     engine.sample_batch(4, 5)
 
 
-def at_line(wanted: int, act: Callable[[], None]) -> None:
-    """Call ``act`` once, before the line numbered ``wanted`` of odstream that this thread runs from now on."""
+def at_line(wanted: int, act: Callable[[], None], within: Collection[str] = ()) -> None:
+    """Call ``act`` once, before the line numbered ``wanted`` of odstream that this thread runs from now on.
+
+    With ``within`` only lines of these functions count, named as `lines_of` names them.
+    """
     count = 0
 
     def trace(frame: Any, event: str, argument: object) -> Any:
         nonlocal count
         if "/odstream/" not in frame.f_code.co_filename:
             return None
-        if event == "line":
+        name = f"{Path(frame.f_code.co_filename).stem}:{frame.f_code.co_name}"
+        if event == "line" and (not within or name in within):
             count += 1
             if count == wanted:
                 sys.settrace(None)

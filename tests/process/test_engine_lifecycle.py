@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -14,8 +15,11 @@ import pytest
 from odstream.cache.layout import CacheLayout
 from odstream.cache.store import CacheStore
 from odstream.engine import OnlineDataEngine, OnlineDataEngineState, OnlineDataWorkerError, startup
+from odstream.engine.process import WorkerProcess
 from odstream.engine.state import LEGAL_MOVES, State, set_state, shared_state
+from odstream.engine.worker import WorkerSettings
 from odstream.errors import EngineStateError
+from odstream.producers.base import ProducerContext
 from tests.fakes.producers import Script, Trouble
 from tests.process.consumers import is_running, make_engine, producer_pid, running, until
 
@@ -240,6 +244,17 @@ def test_an_engine_that_is_stopped_while_it_starts_gives_up_at_once(script: Scri
     assert isinstance(caught[0], EngineStateError | OnlineDataWorkerError)
     assert engine.state in (State.STOPPED, State.FAILED)
     caught.clear()
+
+
+@pytest.mark.spec("ENG-07")
+def test_a_process_that_was_to_end_before_it_was_there_is_ended_once_it_is() -> None:
+    context = ProducerContext(max_episode_steps=20, max_generation_attempts=3)
+    settings = WorkerSettings(context=context, run_id=1, budget=0)
+    worker = WorkerProcess(pickle.dumps(Script()), settings)
+    assert worker.end(1.0) is None
+    with pytest.raises(EngineStateError, match="stopped while it started"):
+        worker.start()
+    assert worker.died()
 
 
 @pytest.mark.spec("ENG-04")

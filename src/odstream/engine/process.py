@@ -16,7 +16,7 @@ from odstream.cache.store import CacheStore
 from odstream.engine import failure
 from odstream.engine.state import State, report_failure, shared_state
 from odstream.engine.worker import WorkerSettings, run_worker
-from odstream.errors import LockTimeoutError, OnlineDataWorkerError
+from odstream.errors import EngineStateError, LockTimeoutError, OnlineDataWorkerError
 from odstream.producers.spawning import main_script_left_out
 
 __all__ = ["ProducerWatch", "WorkerProcess"]
@@ -58,12 +58,20 @@ class WorkerProcess:
         return self._process.pid
 
     def start(self) -> None:
-        """Start the process. Whatever comes of this call, `end` ends what it started."""
+        """Start the process. Whatever comes of this call, `end` ends what it started.
+
+        Raises:
+            EngineStateError: If `end` was called meanwhile, by another thread or a signal handler, and found no
+                process yet. It is ended here.
+        """
         try:
             with main_script_left_out(self._factory):
                 self._process.start()
         finally:
             self._remote.close()
+        if self.ending:
+            self.end(0.0)
+            raise EngineStateError("the engine was stopped while it started")
 
     def send_store(self, layout: CacheLayout, store: CacheStore) -> None:
         """Hand the cache to the producer and begin to watch the process."""
