@@ -7,6 +7,7 @@ asked for.
 
 from odstream.perf.diagnosis import Diagnosis, Thresholds, diagnose
 from odstream.perf.engine_meter import EngineMeter
+from odstream.perf.exposure import ExposureRecorder, Trajectories, Trajectory, read_trajectories
 from odstream.perf.facts import Facts, PoolReading
 from odstream.perf.meter import LearnerMeter, ProducerMeter, Snapshot, metered
 from odstream.perf.metrics import METRICS, Metric
@@ -22,6 +23,7 @@ __all__ = [
     "METRICS",
     "Diagnosis",
     "EngineMeter",
+    "ExposureRecorder",
     "Facts",
     "JsonLinesSink",
     "LearnerMeter",
@@ -36,6 +38,8 @@ __all__ = [
     "RunDirectory",
     "Snapshot",
     "Thresholds",
+    "Trajectories",
+    "Trajectory",
     "Window",
     "WindowCfg",
     "Windows",
@@ -43,4 +47,5 @@ __all__ = [
     "metered",
     "open_sinks",
     "read_records",
+    "read_trajectories",
 ]
