@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from odstream.envs.franka.policy import ChunkPolicy, Learner, LearnerCfg, PolicyCfg, load_policy, save_policy
+from odstream.envs.franka.policy import (
+    ChunkPolicy,
+    Learner,
+    LearnerCfg,
+    PolicyCfg,
+    load_policy,
+    masked_l1,
+    save_policy,
+)
 
 pytestmark = pytest.mark.franka
 
@@ -98,5 +107,92 @@ def test_a_checkpoint_gives_back_the_same_policy(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
     torch.save({"format": 99}, tmp_path / "policy.pt")
-    with pytest.raises(ValueError, match="checkpoint format 99; this version reads 1"):
+    with pytest.raises(ValueError, match="checkpoint format 99; this version reads 2"):
         load_policy(tmp_path / "policy.pt")
+
+
+def test_the_masked_mean_divides_by_the_real_elements() -> None:
+    """Field case W15."""
+    targets = torch.full((1, 5, 4), 1e6)
+    targets[:, 0] = 2.0
+    mask = torch.tensor([[True, False, False, False, False]])
+    mean, elements = masked_l1(torch.ones(1, 5, 4), targets, mask)
+    assert (mean.item(), elements) == (1.0, 4)
+
+
+@pytest.mark.parametrize("padding", [0.0, float("nan"), float("inf")])
+def test_a_batch_without_real_targets_teaches_nothing(padding: float) -> None:
+    """Field case N05."""
+    predicted = torch.ones(2, 5, 4, requires_grad=True)
+    targets = torch.full((2, 5, 4), padding)
+    mean, elements = masked_l1(predicted, targets, torch.zeros(2, 5, dtype=torch.bool))
+    mean.backward()  # type: ignore[no-untyped-call]
+    assert (mean.item(), elements) == (0.0, 0)
+    assert predicted.grad is not None
+    assert predicted.grad.eq(0.0).all()
+
+
+@pytest.mark.parametrize("averaging", [0.0, 0.9])
+def test_a_learner_goes_on_where_it_was_saved(averaging: float) -> None:
+    batch = context(length=10, anchor=2)
+    cfg = LearnerCfg(observation_noise=0.0, averaging=averaging)
+    torch.manual_seed(0)
+    first = Learner(ChunkPolicy(CFG), cfg)
+    for step in range(5):
+        first.update(batch, step / 10)
+    saved = copy.deepcopy(first.state_dict())
+    for step in range(5, 10):
+        first.update(batch, step / 10)
+    second = Learner(ChunkPolicy(CFG), cfg)
+    second.load_state_dict(saved)
+    for step in range(5, 10):
+        second.update(batch, step / 10)
+    for learner in (first, second):
+        assert (learner.student is learner.policy) == (averaging == 0.0)
+    torch.testing.assert_close(second.state_dict(), first.state_dict(), rtol=0, atol=0)
+    other = Learner(ChunkPolicy(CFG), LearnerCfg(averaging=0.9 - averaging))
+    with pytest.raises(ValueError, match="says otherwise"):
+        other.load_state_dict(saved)
+
+
+def test_the_average_lags_behind_the_latest_weights() -> None:
+    torch.manual_seed(0)
+    learner = Learner(ChunkPolicy(CFG), LearnerCfg(averaging=0.5, observation_noise=0.0))
+    batch = context(length=10, anchor=2)
+    learner.policy.freeze_normalisation(batch)
+    learner.update(batch, 0.0)
+    before, latest_before = (next(p.parameters()).clone() for p in (learner.student, learner.policy))
+    learner.update(batch, 0.0)
+    share = 1 - 2 / 12
+    expected = before + share * (next(learner.policy.parameters()) - before)
+    torch.testing.assert_close(next(learner.student.parameters()), expected)
+    assert not torch.equal(latest_before, next(learner.policy.parameters()))
+    assert torch.equal(learner.student.get_buffer("action_mean"), learner.policy.get_buffer("action_mean"))
+    with pytest.raises(ValueError, match="averaging must be 0 to below 1, got 1.0"):
+        LearnerCfg(averaging=1.0)
+
+
+@pytest.mark.parametrize("field", ["task", "schema", "action_contracts"])
+def test_a_checkpoint_that_belongs_elsewhere_is_refused(tmp_path: Path, field: str) -> None:
+    path = tmp_path / "policy.pt"
+    save_policy(ChunkPolicy(CFG), path)
+    torch.save({**torch.load(path, weights_only=True), field: "another"}, path)
+    with pytest.raises(ValueError, match=f"of another {field}: 'another', this is"):
+        load_policy(path)
+
+
+class Trap:
+    def __reduce__(self) -> tuple[object, ...]:
+        return exec, ("raise SystemExit('code of a checkpoint was run')",)
+
+
+def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "policy.pt"
+    torch.save({"format": 2, "state": Trap()}, path)
+    with pytest.raises(ValueError, match="no checkpoint of tensors and plain values"):
+        load_policy(path)
+    path.write_text("not a checkpoint")
+    with pytest.raises(ValueError, match="no checkpoint"):
+        load_policy(path)
+    with pytest.raises(FileNotFoundError):
+        load_policy(tmp_path / "nothing.pt")

@@ -6,7 +6,9 @@ frames of a context, ``O`` observation features, ``A`` action entries.
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-CHECKPOINT_FORMAT = 1
+from odstream.datasets.schema import data_schema_fingerprint
+from odstream.envs.franka.schema import SCHEMA
+
+CHECKPOINT_FORMAT = 2
+TASK = "odstream.franka.pick-and-place@1"
+"""Identity of the task that a policy was trained for."""
+ACTION_CONTRACTS = ("eef_pose.relative@1", "gripper.parallel@1")
+"""What the entries of an action are, in their order."""
 Context = Mapping[str, Tensor]
 """``obs [B, L, O]``, ``actions [B, L, A]``, ``valid [B, L]``, ``loss_mask [B, L]``; a TensorDict is one."""
 
@@ -48,6 +57,12 @@ class LearnerCfg:
     """Of AdamW."""
     observation_noise: float = 0.01
     """Noise added to normalised observations, in standard deviations: keeps the policy near the data at test time."""
+    averaging: float = 0.0
+    """Share of the weights' running average that stays at each update, 0 to below 1. 0: the latest weights are used."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.averaging < 1.0:
+            raise ValueError(f"averaging must be 0 to below 1, got {self.averaging}")
 
 
 class ChunkPolicy(nn.Module):
@@ -101,14 +116,27 @@ class ChunkPolicy(nn.Module):
         history = torch.where(known, history, history[:, now:])  # before the first frame: as if standing still
         targets = context["actions"][:, now:]
         targets = (targets - self.get_buffer("action_mean")) / self.get_buffer("action_std")
-        error = (self(history, noise) - targets).abs().mean(-1)
-        mask = context["loss_mask"][:, now:]
-        mean: Tensor = (error * mask).sum() / mask.sum()
-        return mean
+        return masked_l1(self(history, noise), targets, context["loss_mask"][:, now:])[0]
+
+
+def masked_l1(predicted: Tensor, targets: Tensor, mask: Tensor) -> tuple[Tensor, int]:
+    """Return the mean absolute error over real elements, and how many those are.
+
+    Without any the mean is 0, with a gradient of zeros. What lies elsewhere has no influence, NaN included.
+
+    Args:
+        predicted: ``[B, F, A]``.
+        targets: ``[B, F, A]``.
+        mask: ``[B, F]`` bool, the real targets.
+    """
+    real = mask[..., None].expand_as(targets)
+    error = torch.where(real, predicted - torch.where(real, targets, 0.0), 0.0).abs()
+    count = int(mask.sum()) * targets.shape[-1]
+    return error.sum() / max(count, 1), count
 
 
 class Learner:
-    """A policy and its optimizer."""
+    """A policy, its optimizer and, if wanted, the running average of its weights."""
 
     def __init__(self, policy: ChunkPolicy, cfg: LearnerCfg) -> None:
         self.policy = policy
@@ -118,6 +146,13 @@ class Learner:
         self._optimizer = torch.optim.AdamW(
             policy.parameters(), lr=cfg.learning_rate, weight_decay=cfg.weight_decay, foreach=True
         )
+        self._average = copy.deepcopy(policy).requires_grad_(False) if cfg.averaging else None
+        self._updates = 0
+
+    @property
+    def student(self) -> ChunkPolicy:
+        """What is evaluated and kept: the averaged policy if there is one, else the policy itself."""
+        return self.policy if self._average is None else self._average
 
     def update(self, context: Context, progress: float) -> float:
         """Take one step and return the loss. ``progress`` runs from 0 to 1 over the training."""
@@ -126,7 +161,46 @@ class Learner:
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
+        self._follow()
         return loss.item()
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Move the average; early on it follows faster, so that the first weights are soon forgotten."""
+        self._updates += 1
+        if self._average is None:
+            return
+        stays = min(self.cfg.averaging, self._updates / (self._updates + 10))
+        torch._foreach_lerp_(list(self._average.parameters()), list(self.policy.parameters()), 1.0 - stays)
+        for mine, latest in zip(self._average.buffers(), self.policy.buffers(), strict=True):
+            mine.copy_(latest)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `load_state_dict` needs to go on as if nothing had happened: tensors and plain values."""
+        return {
+            "policy": self.policy.state_dict(),
+            "average": None if self._average is None else self._average.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "updates": self._updates,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was called, with settings of the same kind.
+
+        Raises:
+            ValueError: If one side averages weights and the other does not.
+            RuntimeError: If the policies differ in shape.
+        """
+        if (state["average"] is None) != (self._average is None):
+            raise ValueError(
+                f"the saved learner {'does not average' if state['average'] is None else 'averages'} its weights, "
+                f"averaging={self.cfg.averaging} says otherwise"
+            )
+        self.policy.load_state_dict(state["policy"])
+        if self._average is not None:
+            self._average.load_state_dict(state["average"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._updates = state["updates"]
 
     def _share(self, progress: float) -> float:
         cosine = 0.5 * (1.0 + math.cos(math.pi * min(progress, 1.0)))
@@ -135,19 +209,49 @@ class Learner:
 
 def save_policy(policy: ChunkPolicy, path: Path) -> None:
     """Write a checkpoint that `load_policy` reads. It holds tensors and plain values, no code."""
-    torch.save({"format": CHECKPOINT_FORMAT, "cfg": asdict(policy.cfg), "state": policy.state_dict()}, path)
+    torch.save({**identity(), "cfg": asdict(policy.cfg), "state": policy.state_dict()}, path)
 
 
 def load_policy(path: Path) -> ChunkPolicy:
     """Read a checkpoint, without running any code that it might hold.
 
     Raises:
-        ValueError: If it is of another format.
+        OSError: If the file cannot be read.
+        ValueError: If it is no checkpoint, or one of another format, task, schema or action contracts.
     """
-    checkpoint: dict[str, Any] = torch.load(path, weights_only=True)
-    found = checkpoint.get("format")
-    if found != CHECKPOINT_FORMAT:
-        raise ValueError(f"{path} has checkpoint format {found!r}; this version reads {CHECKPOINT_FORMAT}")
+    checkpoint = load_checked(path)
     policy = ChunkPolicy(PolicyCfg(**checkpoint["cfg"]))
     policy.load_state_dict(checkpoint["state"])
     return policy
+
+
+def identity() -> dict[str, Any]:
+    """Return what a checkpoint says of where it belongs: format, task, schema and action contracts."""
+    return {
+        "format": CHECKPOINT_FORMAT,
+        "task": TASK,
+        "schema": data_schema_fingerprint(SCHEMA),
+        "action_contracts": list(ACTION_CONTRACTS),
+    }
+
+
+def load_checked(path: Path) -> dict[str, Any]:
+    """Read a file of tensors and plain values that holds an `identity`, and compare that with this task's.
+
+    Raises:
+        OSError: If the file cannot be read.
+        ValueError: If it is no such file, or belongs elsewhere; the message names what differs.
+    """
+    try:
+        checkpoint = torch.load(path, weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as error:
+        raise ValueError(f"{path} is no checkpoint of tensors and plain values: {error}") from error
+    if not isinstance(checkpoint, dict):
+        raise ValueError(f"{path} is no checkpoint: it holds a {type(checkpoint).__name__}")
+    found = checkpoint.get("format")
+    if found != CHECKPOINT_FORMAT:
+        raise ValueError(f"{path} has checkpoint format {found!r}; this version reads {CHECKPOINT_FORMAT}")
+    for name, ours in identity().items():
+        if checkpoint.get(name) != ours:
+            raise ValueError(f"{path} is of another {name}: {checkpoint.get(name)!r}, this is {ours!r}")
+    return checkpoint
