@@ -196,3 +196,12 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
         load_policy(path)
     with pytest.raises(FileNotFoundError):
         load_policy(tmp_path / "nothing.pt")
+
+
+def test_a_binary_entry_is_commanded_as_the_nearer_end_and_the_others_as_predicted() -> None:
+    policy = ChunkPolicy(PolicyCfg(observation_dim=3, action_dim=2, chunk=2, width=8, binary_actions=(1,)))
+    with torch.no_grad():
+        policy.layers[-1].weight.zero_()
+        policy.layers[-1].bias.copy_(torch.tensor([0.25, 0.25, -0.5, -0.5]))
+    actions = policy.act(torch.zeros(1, 2, 3))
+    assert actions[0].tolist() == [[0.25, 1.0], [-0.5, -1.0]]

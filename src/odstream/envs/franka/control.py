@@ -12,6 +12,8 @@ from odstream.envs.franka.scene import FINGER_OPENING_M, HOME_POSTURE
 
 ACTION_DIM = 7
 """Six relative hand requests (x, y, z, rotation about x, y, z), then the gripper."""
+GRIPPER = 6
+"""Index of the gripper's request; the expert asks for -1 or 1 only."""
 TRANSLATION_SCALE_M = 0.03
 """Hand travel that a request of 1 asks for in one control step."""
 ROTATION_SCALE_RAD = 0.2

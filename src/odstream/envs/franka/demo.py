@@ -18,7 +18,7 @@ import tyro
 from tqdm import tqdm
 
 from odstream.engine import OnlineDataEngine, OnlineDataEngineCfg
-from odstream.envs.franka.control import ACTION_DIM
+from odstream.envs.franka.control import ACTION_DIM, GRIPPER
 from odstream.envs.franka.environment import INSTRUCTION, FrankaPickPlace
 from odstream.envs.franka.observation import OBSERVATION_DIM
 from odstream.envs.franka.policy import ChunkPolicy, Learner, LearnerCfg, PolicyCfg
@@ -129,7 +129,8 @@ def train(
 
 def new_learner() -> Learner:
     """Return a learner with fresh weights."""
-    return Learner(ChunkPolicy(PolicyCfg(observation_dim=OBSERVATION_DIM, action_dim=ACTION_DIM)), LearnerCfg())
+    shape = PolicyCfg(observation_dim=OBSERVATION_DIM, action_dim=ACTION_DIM, binary_actions=(GRIPPER,))
+    return Learner(ChunkPolicy(shape), LearnerCfg())
 
 
 def training_on(stream: EpisodeStream, learner: Learner, cfg: DemoCfg) -> Training:

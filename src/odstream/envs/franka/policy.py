@@ -43,6 +43,9 @@ class PolicyCfg:
     """F: actions that it predicts at once."""
     width: int = 512
     """Units of each of the two hidden layers."""
+    binary_actions: tuple[int, ...] = ()
+    """Entries of an action that experts only ever set to -1 or 1, such as a gripper: `ChunkPolicy.act` commands the
+    nearer of the two. What lies between would be a hand that opens halfway."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +109,8 @@ class ChunkPolicy(nn.Module):
         """Return actions ``[B, F, A]`` in [-1, 1] for observations ``[B, H, O]``; deterministic."""
         actions = self(history) * self.get_buffer("action_std") + self.get_buffer("action_mean")
         clipped: Tensor = actions.clamp(-1.0, 1.0)
+        for entry in self.cfg.binary_actions:
+            clipped[..., entry] = torch.where(clipped[..., entry] > 0.0, 1.0, -1.0)
         return clipped
 
     def loss(self, context: Context, noise: float = 0.0) -> Tensor:
