@@ -64,10 +64,22 @@ class Rollout:
     def step(self) -> None:
         """Carry out one action in every scene that has not ended."""
         if not self._planned:
-            chunk = self._policy.act(torch.from_numpy(np.stack(self._history, axis=1)))
-            self._planned.extend(chunk[:, :EXECUTED_ACTIONS].transpose(0, 1).numpy())
+            self._planned.extend(self._chunks()[:, :EXECUTED_ACTIONS].swapaxes(0, 1))
         observations, _, _, _, self.info = self._environment.step(self._planned.popleft())
         self._history.append(observations)
+
+    def _chunks(self) -> NDArray[np.float32]:
+        """What the policy wants in each scene ``[N, F, A]``.
+
+        Asked scene by scene: in one matrix product the last bits of a scene's answer depend on how many there are,
+        and contact physics makes millimetres of them.
+        """
+        histories = torch.from_numpy(np.stack(self._history, axis=1))
+        shape = self._policy.cfg
+        chunks = np.zeros((len(histories), shape.chunk, shape.action_dim), np.float32)
+        for row in np.flatnonzero(self._environment.active):
+            chunks[row] = self._policy.act(histories[row : row + 1])[0].numpy()
+        return chunks
 
 
 def evaluate(policy: ChunkPolicy, environment: FrankaPickPlace, *, first_seed: int = EVALUATION_SEED) -> Evaluation:

@@ -1,0 +1,1 @@
+"""Examples. Each reads top to bottom and runs from the repository's root."""

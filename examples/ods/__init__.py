@@ -1,0 +1,1 @@
+"""Applications of online data streaming."""

@@ -1,0 +1,136 @@
+"""Where contexts come from: one class per kind of data behind one contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from tensordict import TensorDict
+
+from examples.ods.simple_bc_demo.journal import Journal
+from examples.ods.simple_bc_demo.resources import ProcessUse
+from examples.ods.simple_bc_demo.settings import RunCfg
+from odstream.datasets import BatchSource
+from odstream.engine import OnlineDataEngineCfg
+from odstream.envs.franka.environment import INSTRUCTION
+from odstream.perf import ExposureRecorder, LearnerMeter
+
+UNLIMITED = 10**12
+"""Selections granted to each episode of fixed data: never used up, but counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What an arm needs to know and to tell."""
+
+    cfg: RunCfg
+    folder: Path
+    journal: Journal
+    meter: LearnerMeter
+    generator: torch.Generator
+    """Draws come from it, in every arm."""
+
+
+class Arm(Protocol):
+    """An open arm."""
+
+    @property
+    def source(self) -> BatchSource:
+        """What is sampled."""
+
+    @property
+    def exposure(self) -> ExposureRecorder:
+        """Counts what becomes of each trajectory."""
+
+    def draw(self) -> TensorDict:
+        """Return the next batch; see `loop.Draw`."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known of the data once the arm is closed: JSON values, see `records`."""
+
+
+OpenArm = Callable[[Run], AbstractContextManager[Arm]]
+
+
+class FixedArm:
+    """Data that does not change.
+
+    Args:
+        run: Of which settings and generator are used.
+        source: With budgets of `UNLIMITED`.
+        ledger: Returns the source's own count of deliveries.
+        published: Publication records of the episodes, as far as they are known.
+        producer: What the process that made the data has used, if it was made here.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        source: BatchSource,
+        ledger: Callable[[], Mapping[str, Any]],
+        published: Iterable[Mapping[str, Any]],
+        producer: ProcessUse | None,
+    ) -> None:
+        self.source = source
+        self.exposure = ExposureRecorder()
+        self.exposure.on_events(published)
+        self._run, self._ledger, self._producer = run, ledger, producer
+
+    def draw(self) -> TensorDict:
+        """Return the next batch."""
+        cfg = self._run.cfg
+        return self.source.sample_context(cfg.loop.batch_size, cfg.sequence, generator=self._run.generator)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the source's account."""
+        ledger = self._ledger()
+        return {
+            "source_id": self.source.source_id,
+            "published_episodes": len(ledger["rows"]),
+            "cached_episodes": len(ledger["rows"]),
+            "accounting": {
+                "assigned": None,
+                "delivered": ledger["total_delivered_chunks"],
+                "remaining": None,
+                "retired": 0,
+            },
+            "producer": self._producer,
+        }
+
+
+def engine_cfg(cfg: RunCfg, **settings: Any) -> OnlineDataEngineCfg:
+    """Return an engine that produces this task's demonstrations, with manual refill and provenance."""
+    stream = cfg.stream
+    return OnlineDataEngineCfg(
+        **{
+            "gym_config": {
+                "factory": "odstream.envs.franka.environment:FrankaPickPlace",
+                "kwargs": {"reset": stream.reset, "failure_rate": stream.failure_rate},
+                "expert": "odstream.envs.franka.expert:FrankaExpert",
+                "success": "success",
+                "instruction": INSTRUCTION,
+                "num_envs": stream.num_envs,
+                "seed": cfg.seed,
+            },
+            "buffer_size": stream.cache_episodes,
+            "max_episode_steps": stream.max_episode_steps,
+            "max_generation_attempts": 20,
+            "refill_policy": "manual",
+            "include_provenance": True,
+            "shutdown_timeout": 30.0,
+            **settings,
+        }
+    )
+
+
+def open_arm(run: Run) -> AbstractContextManager[Arm]:
+    """Return the arm that the settings ask for, to be entered."""
+    from examples.ods.simple_bc_demo.live import frozen, live
+    from examples.ods.simple_bc_demo.offline import offline
+
+    opens: OpenArm = offline if run.cfg.is_offline else live if run.cfg.mode == "live" else frozen
+    return opens(run)
