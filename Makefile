@@ -2,11 +2,12 @@
 #
 #   make demo      train a policy on a live stream of demonstrations and evaluate it
 #   make test      run every test tier
+#   make bc-compare  train on live and on fixed data over five seeds, and compare (an hour; can be interrupted)
 #   make lint type docs bench clean
 #
 # Variables: PYTHON  the interpreter for new environments (default: the first Python 3.11 or newer on PATH)
 #            TORCH   what to install as torch, e.g. TORCH="torch==2.13.0+cpu" where the package index offers that build
-#            ARGS    further arguments for demo, test and bench
+#            ARGS    further arguments for demo, test, bench and bc-compare
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
@@ -25,7 +26,7 @@ LEROBOT_PY := $(LEROBOT_VENV)/bin/python
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 RECIPE := pyproject.toml constraints.txt
 
-.PHONY: demo test lint type docs bench format api clean
+.PHONY: demo test lint type docs bench bc-compare format api clean
 
 demo: $(VENV)/demo.stamp
 	$(PY) -m odstream demo $(ARGS)
@@ -52,6 +53,9 @@ bench: $(VENV)/dev.stamp
 	@for file in benchmarks/bench_*.py; do \
 	    echo "== $$file"; $(PY) "$$file" $(ARGS) || exit 1; \
 	done
+
+bc-compare: $(LEROBOT_VENV)/dev.stamp
+	$(LEROBOT_PY) -m examples.ods.simple_bc_demo.compare --output runs/bc-compare $(ARGS)
 
 format: $(VENV)/dev.stamp
 	$(PY) -m ruff format .
@@ -89,11 +93,12 @@ $(METAWORLD_VENV)/dev.stamp: $(RECIPE) | $(METAWORLD_VENV)/pyvenv.cfg
 	$(METAWORLD_PY) $(PIP_INSTALL) "$(TORCH)" --editable ".[metaworld,dev]"
 	@touch $@
 
-# LeRobot's SDK without most of what it depends on (robots, policies, video): its tests read and write numbers.
+# LeRobot's SDK without most of what it depends on (robots, policies, video): its tests read and write numbers. With the
+# Franka task and plots, for the comparison of live and fixed data.
 LEROBOT_NEEDS := datasets av jsonlines draccus einops termcolor packaging huggingface-hub pillow psutil pyyaml safetensors
 $(LEROBOT_VENV)/dev.stamp: pyproject.toml constraints-lerobot.txt | $(LEROBOT_VENV)/pyvenv.cfg
 	$(LEROBOT_PY) -m pip install --quiet --disable-pip-version-check --constraint constraints-lerobot.txt \
-	    "$(TORCH)" --editable . pytest pytest-timeout hypothesis $(LEROBOT_NEEDS)
+	    "$(TORCH)" --editable ".[franka,plot]" pytest pytest-timeout hypothesis $(LEROBOT_NEEDS)
 	$(LEROBOT_PY) -m pip install --quiet --disable-pip-version-check --constraint constraints-lerobot.txt --no-deps \
 	    lerobot accelerate torchvision
 	@touch $@

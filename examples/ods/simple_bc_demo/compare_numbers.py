@@ -5,6 +5,7 @@ Counts of scenes are summed over seeds; everything else is given as mean, least 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from statistics import mean
 from typing import Any
@@ -13,6 +14,13 @@ from examples.ods.simple_bc_demo.evaluate import TOLERANCES_CM
 from examples.ods.simple_bc_demo.intervals import newcombe, wilson
 
 RESULTS_FORMAT, RESULTS_VERSION = "odstream.bc-demo.comparison", 1
+
+_LEGEND = (
+    "Brackets: 95 % intervals (Wilson for rates, Newcombe for differences) over the scenes of all seeds, as if each were "
+    "drawn anew; seeds share their scenes. Ranges: least and most of the seeds. Times count from the start of the "
+    "process; time to 80 % leaves evaluations out. Retired allowance: selections that episodes took with them when they "
+    "were replaced."
+)
 
 Records = Mapping[str, Any]
 
@@ -155,12 +163,7 @@ def to_markdown(results: Mapping[str, Any]) -> str:
         cells = [_number_cell(arm["numbers"][name], form) for arm in arms.values()]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     lines += ["", *_difference_lines(results["live_minus"]), ""]
-    lines += [
-        "Brackets: 95 % intervals (Wilson for rates, Newcombe for differences) over the scenes of all seeds, as if",
-        "each were drawn anew; seeds share their scenes. Ranges: least and most of the seeds. Times count from the start of",
-        "the process; time to 80 % leaves evaluations out. Retired allowance: selections that episodes took with them",
-        "when they were replaced.",
-    ]
+    lines += textwrap.wrap(_LEGEND, 118)
     return "\n".join(lines) + "\n"
 
 

@@ -78,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INVALID_INPUT
     torch.set_num_threads(1)
     output = cfg.output or cfg.checkpoint.parent / "evaluation.json"
+    output.parent.mkdir(parents=True, exist_ok=True)
     result = held_out(policy, cfg.episodes, cfg.reset)
     report = report_of(result, cfg)
     report["films"] = [str(path) for path in _films(policy, result, cfg, output.parent)]
