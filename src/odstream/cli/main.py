@@ -27,6 +27,7 @@ COMMANDS = {
     "calibrate": Command("odstream.cli.calibrate", "run producer and learner together and measure both"),
     "plan": Command("odstream.cli.plan", "turn measured throughput into cache size, reuse and pacing"),
     "record": Command("odstream.cli.record", "write accepted episodes as a LeRobot dataset"),
+    "report": Command("odstream.cli.report", "turn what a run left into one page and pictures"),
     "train": Command("odstream.cli.train", "train a task on a live stream, by a plan if there is one"),
 }
 USAGE_ERROR = 2
