@@ -146,7 +146,7 @@ def test_threads_that_change_one_counter_at_once_lose_no_change() -> None:
 @pytest.mark.spec("ENG-22", "QUOTA-06")
 def test_statistics_and_the_ledger_of_an_empty_a_partly_and_a_wholly_filled_cache() -> None:
     cache = Cache(slots=3, budget=4, max_episode_steps=9)
-    assert accounting.stats(cache.store)["valid_frames"] == 0
+    assert accounting.stats(cache.store, budgeted=True)["valid_frames"] == 0
     assert accounting.ledger(cache.store, RUN_ID) == {
         "rows": [],
         "unlocked_remaining_chunks": 0,
@@ -154,7 +154,7 @@ def test_statistics_and_the_ledger_of_an_empty_a_partly_and_a_wholly_filled_cach
     }
     cache.publish(Row(length=5, gaps=(1,)), slot=1)
     cache.publisher.claim()
-    assert accounting.stats(cache.store)["valid_frames"] == 4  # not those of the row that is being recorded
+    assert accounting.stats(cache.store, budgeted=True)["valid_frames"] == 4  # not those of the row that is being recorded
     line: dict[str, Any] = {
         "run_id": RUN_ID,
         "episode_id": 0,
@@ -193,8 +193,8 @@ def test_totals_survive_the_replacement_of_the_episodes_they_came_from() -> None
         cache.publish(Row(length=2))
         sampler.draw(chunk(2, 1), None)
     ledger = accounting.ledger(cache.store, RUN_ID)
-    assert ledger["total_delivered_chunks"] == 10 == accounting.stats(cache.store)["sampled_chunks"]
-    assert ledger["unlocked_remaining_chunks"] == 1 and accounting.stats(cache.store)["successful_episodes"] == 5
+    assert ledger["total_delivered_chunks"] == 10 == accounting.stats(cache.store, budgeted=True)["sampled_chunks"]
+    assert ledger["unlocked_remaining_chunks"] == 1 and accounting.stats(cache.store, budgeted=True)["successful_episodes"] == 5
 
 
 @pytest.mark.spec("ENG-25")
@@ -204,7 +204,7 @@ def test_without_budgets_totals_are_absent_and_deliveries_still_counted() -> Non
     cache.sampler().draw(chunk(2, 1), None)
     status = accounting.flow_status(cache.store, budgeted=False)
     assert status["unlocked_remaining_chunks"] is None and status["total_delivered_chunks"] is None
-    assert accounting.stats(cache.store)["sampled_chunks"] == 2
+    assert accounting.stats(cache.store, budgeted=True)["sampled_chunks"] == 2
     assert cache.delivered() == {0: 0}
 
 

@@ -84,7 +84,7 @@ class Word:
     SUCCESSFUL_EPISODES = 4
     FAILED_EPISODES = 5
     GENERATED_FRAMES = 6
-    PRODUCTION_NS = 7
+    PRODUCTION_NS = 7  # busy, up to the end of the last attempt
     SAMPLED_CHUNKS = 8
     SAMPLED_SINCE_REFILL = 9
     EVENT_HEAD = 10
@@ -93,7 +93,12 @@ class Word:
     ERROR_BYTES = 13
     JOURNAL_LENGTH = 14
     WORKER_PID = 15
-    COUNT = 16
+    WORK = 16  # what the producer does, and since when: `odstream.engine.work`
+    WORK_ORIGIN_NS = 17
+    PUBLISH_NS = 18
+    BLOCKED_NS = 19
+    RETIRED_CHUNKS = 20
+    COUNT = 21
 
 
 class Member(NamedTuple):

@@ -105,10 +105,23 @@ class Publisher:
             return True
         return self._events.free() >= (1 if self._store.row_of_slot[slot] < 0 else 2)
 
-    def publish(self, record: RowRecord, *, slot: int, generation: int) -> int:
+    def publish(
+        self,
+        record: RowRecord,
+        *,
+        slot: int,
+        generation: int,
+        also: Callable[[int], Mapping[int, int]] | None = None,
+    ) -> int:
         """Make ``record`` readable in ``slot``, retire what was there, and return the new episode's identity.
 
         Holds the lock for the swap only. Call it when `has_room`.
+
+        Args:
+            record: What was recorded.
+            slot: Where it becomes readable.
+            generation: Of the fill that it belongs to.
+            also: Gets the time of publication, under the lock, and returns further words to change with the swap.
 
         Raises:
             ValueError: If the record does not describe every frame of a claimed row. Nothing was changed.
@@ -133,13 +146,20 @@ class Publisher:
             if count:
                 at.append(Word.EVENT_TAIL)
                 values.append(self._events.stamp(count, now_ns))
-            at.append(Word.SUCCESSFUL_EPISODES)
-            values.append(int(store.words[Word.SUCCESSFUL_EPISODES]) + 1)
-            store.commit(at, values)
+            counts = {
+                Word.SUCCESSFUL_EPISODES: int(store.words[Word.SUCCESSFUL_EPISODES]) + 1,
+                Word.RETIRED_CHUNKS: int(store.words[Word.RETIRED_CHUNKS]) + self._left_on(old),
+                **({} if also is None else also(now_ns)),
+            }
+            store.commit([*at, *counts], [*values, *counts.values()])
         self._next_episode += 1
         if old >= 0:
             self._free.append(old)
         return episode_id
+
+    def _left_on(self, row: int) -> int:
+        """Return the selections that were never used of an episode that is replaced. Call it under the lock."""
+        return 0 if row < 0 else int(self._store.assigned[row] - self._store.delivered[row])
 
     def _give_away(self, row: int) -> None:
         if row not in self._claimed:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from odstream.cache.layout import Word
 from odstream.cache.store import CacheStore
+from odstream.engine.work import read_work
 
 __all__ = ["NO_LEDGER", "flow_status", "ledger", "stats"]
 
@@ -30,11 +35,14 @@ def flow_status(store: CacheStore, *, budgeted: bool) -> dict[str, int | None]:
     return status
 
 
-def stats(store: CacheStore) -> dict[str, int | float]:
-    """Return the counters of production and consumption, and how many real frames can be read."""
+def stats(store: CacheStore, *, budgeted: bool) -> dict[str, Any]:
+    """Return the counters of production and consumption, and what can be read, as of one moment."""
     with store.transaction():
+        now_ns = time.monotonic_ns()
         words = store.words.copy()
-        valid_frames = int(store.valid_frames[store.row_of_slot[store.row_of_slot >= 0]].sum())
+        rows = store.row_of_slot[store.row_of_slot >= 0]
+        valid_frames, remaining = int(store.valid_frames[rows].sum()), _remaining(store, rows)
+    work = read_work(words, now_ns)
     return {
         "requested_generation": int(words[Word.REQUESTED_GENERATION]),
         "completed_generation": int(words[Word.COMPLETED_GENERATION]),
@@ -42,7 +50,15 @@ def stats(store: CacheStore) -> dict[str, int | float]:
         "failed_episodes": int(words[Word.FAILED_EPISODES]),
         "generated_frames": int(words[Word.GENERATED_FRAMES]),
         "production_seconds": float(words[Word.PRODUCTION_NS]) / 1e9,
+        "producer_state": work.state,
+        "busy_seconds": work.busy_ns / 1e9,
+        "publish_seconds": work.publish_ns / 1e9,
+        "blocked_seconds": work.blocked_ns / 1e9,
+        "down_seconds": work.down_ns / 1e9,
         "sampled_chunks": int(words[Word.SAMPLED_CHUNKS]),
+        "remaining_chunks": remaining if budgeted else None,
+        "retired_chunks": int(words[Word.RETIRED_CHUNKS]) if budgeted else None,
+        "readable_episodes": len(rows),
         "valid_frames": valid_frames,
     }
 
@@ -71,5 +87,8 @@ def ledger(store: CacheStore, run_id: int) -> dict[str, Any]:
 def _unlocked(store: CacheStore) -> int:
     """Return the selections left on readable episodes that have an anchor. Call it under the lock."""
     rows = store.row_of_slot[store.row_of_slot >= 0]
-    left = store.assigned[rows] - store.delivered[rows]
-    return int(left[store.anchors[rows] > 0].sum())
+    return _remaining(store, rows[store.anchors[rows] > 0])
+
+
+def _remaining(store: CacheStore, rows: NDArray[np.int64]) -> int:
+    return int((store.assigned[rows] - store.delivered[rows]).sum())

@@ -336,14 +336,20 @@ class OnlineDataEngine:
         """
         return accounting.flow_status(self._ready("get_flow_status()"), budgeted=self._budgeted)
 
-    def get_stats(self) -> dict[str, int | float]:
+    def get_stats(self) -> dict[str, Any]:
         """Return production and consumption counters. Possible from READY on, also after stop or failure.
 
         ``requested_generation, completed_generation, successful_episodes, failed_episodes, generated_frames`` (of
-        failed attempts too), ``production_seconds`` (time spent producing, waiting left out), ``sampled_chunks``
-        (delivered, whatever became of them), ``run_id``, ``valid_frames`` (readable now).
+        failed attempts too), ``production_seconds`` (time spent producing, up to the last attempt that has ended),
+        ``sampled_chunks`` (delivered, whatever became of them), ``readable_episodes`` and ``valid_frames`` (of them,
+        now), ``run_id``. With budgets, else None, ``remaining_chunks`` (left on readable episodes) and
+        ``retired_chunks`` (that were left when their episodes were replaced): budget * successful_episodes =
+        sampled_chunks + remaining_chunks + retired_chunks at every moment.
+
+        And what the producer process does: ``producer_state``, one of ``busy, publish, blocked, down``, and the time
+        spent in each so far, ``busy_seconds, publish_seconds, blocked_seconds, down_seconds``, which sum to its age.
         """
-        return {**accounting.stats(self._started("get_stats()")), "run_id": self.run_id}
+        return {**accounting.stats(self._started("get_stats()"), budgeted=self._budgeted), "run_id": self.run_id}
 
     def get_sampling_budget_snapshot(self) -> dict[str, Any]:
         """Return the ledger: per retained episode what was assigned, delivered and remains, and the totals.
@@ -442,6 +448,8 @@ class OnlineDataEngine:
             context=ProducerContext(
                 max_episode_steps=self.cfg.max_episode_steps,
                 max_generation_attempts=self.cfg.max_generation_attempts,
+                action_semantics=self.cfg.action_semantics,
+                action_config=dict(self.cfg.action_config),
             ),
             run_id=self.run_id,
             budget=self.cfg.episode_sample_budget or 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from enum import StrEnum
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from odstream.cache.layout import Word
 from odstream.cache.store import CacheStore
 from odstream.engine import failure
+from odstream.engine.work import DOWN, change_work
 from odstream.errors import EngineStateError
 
 __all__ = [
@@ -55,7 +57,7 @@ def set_state(store: CacheStore, state: State) -> bool:
     with store.transaction(patient=True):
         if state not in LEGAL_MOVES[shared_state(store)]:
             return False
-        store.commit([Word.STATE], [_CODES.index(state)])
+        _commit(store, state, {})
         return True
 
 
@@ -66,8 +68,16 @@ def report_failure(store: CacheStore, payload: bytes) -> bool:
         if State.FAILED not in LEGAL_MOVES[shared_state(store)]:
             return False
         store.array("error")[: len(data)] = data
-        store.commit([Word.ERROR_BYTES, Word.STATE], [len(data), _CODES.index(State.FAILED)])
+        _commit(store, State.FAILED, {Word.ERROR_BYTES: len(data)})
         return True
+
+
+def _commit(store: CacheStore, state: State, changes: dict[int, int]) -> None:
+    """Change the state, and with one that is final what the producer is said to do: it has ended, or is about to."""
+    changes = {**changes, Word.STATE: _CODES.index(state)}
+    if not LEGAL_MOVES[state]:
+        changes |= change_work(store.words, DOWN, time.monotonic_ns())
+    store.commit([*changes], [*changes.values()])
 
 
 def reported_failure(store: CacheStore) -> Exception:

@@ -12,8 +12,8 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -26,6 +26,7 @@ from odstream.cache.store import CacheStore
 from odstream.engine import failure
 from odstream.engine.language import LanguageRegistry
 from odstream.engine.state import report_failure
+from odstream.engine.work import BLOCKED, BUSY, PUBLISH, begin_publishing, begin_work, change_work, read_work
 from odstream.errors import OnlineDataWorkerError
 from odstream.producers.base import Episode, Producer, ProducerContext, ProducerFactory, Segment, Staging
 
@@ -156,14 +157,15 @@ class _Production:
         )
         arrays = store.rows_of_fields()
         self._staging = Staging(arrays={key: arrays[key] for key in producer.spec.fields}, claim=self._publisher.claim)
-        self._busy = _Stopwatch(time.monotonic_ns)
         # A learner may be suspended for any time, with the lock in its hands.
         store.lock.timeout_s = math.inf
         store.when_waiting(self._raise_if_stopped)
 
     def run(self) -> None:
-        self._words[Word.WORKER_PID] = os.getpid()
-        while self._wait_for(self._requested):
+        """Fill generation after generation until told to stop."""
+        with self._store.transaction():
+            self._commit({Word.WORKER_PID: os.getpid(), **begin_work(time.monotonic_ns())})
+        while self._wait_for(self._requested, then=BUSY):
             if not self._fill(int(self._words[Word.COMPLETED_GENERATION]) + 1):
                 return
 
@@ -173,22 +175,31 @@ class _Production:
     def _fill(self, generation: int) -> bool:
         """Publish one whole generation; return False if told to stop on the way."""
         slot, slots = 0, self._store.layout.slots
-        episodes = self._producer.produce(slots, self._staging, should_stop=self._should_stop)
-        for episode in self._busy.timed(episodes):
+        for episode in self._producer.produce(slots, self._staging, should_stop=self._should_stop):
             if not episode.accepted:
                 self._publisher.recycle(episode.row)
-                self._count(episode)
+                self._count_failure(episode)
                 continue
             if slot == slots:
                 raise RuntimeError(f"the producer yielded more than the {slots} accepted episodes it was asked for")
-            if not self._wait_for(partial(self._publisher.has_room, slot)):
+            begin_publishing(self._words, time.monotonic_ns())
+            if not self._wait_for(partial(self._publisher.has_room, slot), then=PUBLISH):
                 return False
-            self._publisher.publish(self._record(episode), slot=slot, generation=generation)
+            self._publish(episode, slot, generation)
             slot += 1
-            self._count(episode, completed=generation if slot == slots else None)
         if slot < slots and not self._should_stop():
             raise RuntimeError(f"the producer ended after {slot} accepted episodes, {slots} were asked for")
         return slot == slots
+
+    def _publish(self, episode: Episode, slot: int, generation: int) -> None:
+        """Publish an episode and count it, in one change; the producer is busy from then on."""
+        completes = slot + 1 == self._store.layout.slots
+
+        def counted(now_ns: int) -> dict[int, int]:
+            completed = {Word.COMPLETED_GENERATION: generation} if completes else {}
+            return {**self._produced(episode, now_ns), **change_work(self._words, BUSY, now_ns), **completed}
+
+        self._publisher.publish(self._record(episode), slot=slot, generation=generation, also=counted)
 
     def _record(self, episode: Episode) -> RowRecord:
         segments = episode.segments or (Segment(start=0, end=episode.length),)
@@ -212,26 +223,39 @@ class _Production:
             ),
         )
 
-    def _count(self, episode: Episode, completed: int | None = None) -> None:
-        words = self._words
-        at = [Word.GENERATED_FRAMES, Word.PRODUCTION_NS]
-        values = [int(words[Word.GENERATED_FRAMES]) + episode.length, self._busy.total_ns]
-        if not episode.accepted:
-            at.append(Word.FAILED_EPISODES)
-            values.append(int(words[Word.FAILED_EPISODES]) + 1)
-        if completed is not None:
-            at.append(Word.COMPLETED_GENERATION)
-            values.append(completed)
+    def _count_failure(self, episode: Episode) -> None:
         with self._store.transaction():
-            self._store.commit(at, values)
+            failed = int(self._words[Word.FAILED_EPISODES]) + 1
+            self._commit({**self._produced(episode, time.monotonic_ns()), Word.FAILED_EPISODES: failed})
 
-    def _wait_for(self, condition: Callable[[], bool]) -> bool:
-        """Wait until ``condition`` holds; return False if told to stop first. No lock is held."""
+    def _produced(self, episode: Episode, now_ns: int) -> dict[int, int]:
+        words = self._words
+        frames = int(words[Word.GENERATED_FRAMES]) + episode.length
+        return {Word.GENERATED_FRAMES: frames, Word.PRODUCTION_NS: read_work(words, now_ns).busy_ns}
+
+    def _wait_for(self, condition: Callable[[], bool], *, then: int) -> bool:
+        """Wait, blocked, until ``condition`` holds; then do what ``then`` says. Return False if told to stop first.
+
+        No lock is held while waiting.
+        """
+        if self._should_stop():
+            return False
+        if condition():
+            return True
+        self._change_work(BLOCKED)
         while not self._should_stop():
             if condition():
+                self._change_work(then)
                 return True
             time.sleep(_IDLE_S)
         return False
+
+    def _change_work(self, state: int) -> None:
+        with self._store.transaction():
+            self._commit(change_work(self._words, state, time.monotonic_ns()))
+
+    def _commit(self, changes: dict[int, int]) -> None:
+        self._store.commit([*changes], [*changes.values()])
 
     def _should_stop(self) -> bool:
         return bool(self._words[Word.STOP])
@@ -239,28 +263,3 @@ class _Production:
     def _raise_if_stopped(self) -> None:
         if self._should_stop():
             raise _Stopped
-
-
-class _Stopwatch:
-    """Adds up the time that an iterator takes between two items; what its consumer does in between is left out."""
-
-    def __init__(self, monotonic_ns: Callable[[], int]) -> None:
-        self._monotonic_ns = monotonic_ns
-        self.total_ns = 0
-
-    def timed(self, items: Iterator[Episode]) -> Iterator[Episode]:
-        iterator = iter(items)
-        while True:
-            with self._running():
-                item = next(iterator, None)
-            if item is None:
-                return
-            yield item
-
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        started = self._monotonic_ns()
-        try:
-            yield
-        finally:
-            self.total_ns += self._monotonic_ns() - started

@@ -3,48 +3,57 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
-from odstream.errors import EngineStateError
+from odstream.cache.layout import Word
+from odstream.engine.work import (
+    BLOCKED,
+    BUSY,
+    DOWN,
+    PUBLISH,
+    begin_publishing,
+    begin_work,
+    change_work,
+    read_work,
+)
 from odstream.perf.engine_meter import EngineMeter
-from odstream.perf.meter import Snapshot
 from tests.fakes.clock import FakeClock
 
 S = 1_000_000_000
 
 
-class FakeEngine:
-    """An engine whose producer needs a known time per attempt and is held back for a known time."""
+class Worker:
+    """The words of a producer that is told what to do, and an engine that reads them."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
-        self.state = "READY"
-        self.stats: dict[str, int | float] = {
-            "requested_generation": 1,
-            "completed_generation": 1,
-            "successful_episodes": 4,
-            "failed_episodes": 1,
-            "production_seconds": 5.0,
+        self.words = np.zeros(Word.COUNT, np.int64)
+        self.stats: dict[str, Any] = {
+            "successful_episodes": 0,
+            "failed_episodes": 0,
+            "production_seconds": 0.0,
             "sampled_chunks": 0,
+            "remaining_chunks": 40,
+            "retired_chunks": 0,
+            "readable_episodes": 4,
         }
-        self.remaining: int | None = 40
-        self.delivered: int | None = 0
 
-    def get_stats(self) -> Mapping[str, int | float]:
-        return dict(self.stats)
+    def begin(self) -> None:
+        self.commit(begin_work(self.clock()))
 
-    def get_flow_status(self) -> Mapping[str, int | None]:
-        if self.state != "READY":
-            raise EngineStateError("stopped")
-        return {"unlocked_remaining_chunks": self.remaining, "total_delivered_chunks": self.delivered}
+    def enter(self, state: int) -> None:
+        self.commit(change_work(self.words, state, self.clock()))
 
-    def get_sampling_budget_snapshot(self) -> Mapping[str, Any]:
-        return {"unlocked_remaining_chunks": self.remaining, "total_delivered_chunks": self.delivered}
+    def commit(self, changes: Mapping[int, int]) -> None:
+        self.words[[*changes]] = [*changes.values()]
 
-    def attempt(self, seconds: float, accepted: bool = True) -> None:
-        """End an attempt that took so long, ``seconds`` after the last one began."""
-        self.stats["production_seconds"] += seconds
-        self.stats["successful_episodes" if accepted else "failed_episodes"] += 1
+    def get_stats(self) -> Mapping[str, Any]:
+        work = read_work(self.words, self.clock())
+        times = {
+            f"{state}_seconds": getattr(work, f"{state}_ns") / 1e9 for state in ("busy", "publish", "blocked", "down")
+        }
+        return {**self.stats, **times, "producer_state": work.state}
 
 
 @pytest.fixture
@@ -52,94 +61,95 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-def run(clock: FakeClock, engine: FakeEngine, pattern: str, poll_s: float, seconds: int) -> Snapshot:
-    """Play one second per letter: b busy (an attempt of two), i idle (no refill asked for), h held back within one."""
-    meter = EngineMeter(engine, clock_ns=clock)
-    busy_s, since_poll_s = 0.0, 0.0
-    found = meter.snapshot()
-    for number in range(seconds * 10):
-        letter = pattern[number // 10 % len(pattern)]
-        engine.stats["requested_generation"] = 1 if letter == "i" else 2
-        clock.advance(0.1)
-        busy_s += 0.1 * (letter == "b")
-        if busy_s > 1.95:
-            engine.attempt(2.0)
-            busy_s = 0.0
-        since_poll_s += 0.1
-        if since_poll_s > poll_s - 0.01:
-            found, since_poll_s = meter.snapshot(), 0.0
+@pytest.fixture
+def worker(clock: FakeClock) -> Worker:
+    found = Worker(clock)
+    found.begin()
     return found
 
 
-@pytest.mark.parametrize("poll_s", [0.1, 0.5, 7.0])
-@pytest.mark.parametrize(
-    ("pattern", "busy"), [("bb", 1.0), ("bbii", 0.5), ("bbhhh", 0.4), ("bbhhii", 1 / 3), ("bbbbhi", 2 / 3)]
-)
-def test_busy_and_blocked_fractions_are_true_whatever_the_polling(
-    clock: FakeClock, pattern: str, busy: float, poll_s: float
+@pytest.mark.spec("PERF-04")
+def test_what_is_under_way_is_counted_and_the_states_sum_to_the_age_at_every_moment(
+    clock: FakeClock, worker: Worker
 ) -> None:
-    found = run(clock, FakeEngine(clock), pattern, poll_s, 240)
-    assert found.states_ns["busy"] / found.wall_ns == pytest.approx(busy, abs=0.05)
-    assert found.wall_ns == sum(found.states_ns.values()) <= 240 * S
-    assert found.wall_ns >= 220 * S
+    meter, began_ns = EngineMeter(worker), clock()
+    for state, seconds in ((BUSY, 2.0), (PUBLISH, 0.25), (BLOCKED, 3.0), (PUBLISH, 0.25), (BUSY, 1.0), (BLOCKED, 9.0)):
+        worker.enter(state)
+        for _ in range(4):
+            clock.advance(seconds / 4)
+            assert meter.snapshot().wall_ns == clock() - began_ns
+    found = meter.snapshot()
+    assert found.states_ns == {"busy": 3 * S, "publish": S // 2, "blocked": 12 * S, "starved": 0, "down": 0}
+    assert found.state == "blocked"
 
 
-def test_snapshots_never_go_backwards(clock: FakeClock) -> None:
-    engine = FakeEngine(clock)
-    meter = EngineMeter(engine, clock_ns=clock)
+def test_publishing_begins_with_one_store(clock: FakeClock, worker: Worker) -> None:
+    clock.advance(2.0)
+    before = worker.words.copy()
+    begin_publishing(worker.words, clock())
+    assert (worker.words != before).sum() == 1
+    clock.advance(0.5)
+    assert read_work(worker.words, clock()) == ("publish", 2 * S, S // 2, 0, 0)
+
+
+def test_a_producer_that_has_ended_is_down_from_then_on_and_stays_down(clock: FakeClock, worker: Worker) -> None:
+    worker.enter(BLOCKED)
+    clock.advance(1.0)
+    worker.enter(DOWN)
+    clock.advance(9.0)
+    worker.enter(DOWN)
+    clock.advance(1.0)
+    found = EngineMeter(worker).snapshot()
+    assert (found.state, found.states_ns["down"], found.states_ns["blocked"]) == ("down", 10 * S, S)
+    assert EngineMeter(worker).pool().ready == 0, "nothing can be delivered any more"
+
+
+def test_a_producer_that_never_began_has_no_age(clock: FakeClock) -> None:
+    worker = Worker(clock)
+    worker.enter(DOWN)
+    assert EngineMeter(worker).snapshot().wall_ns == 0
+
+
+@pytest.mark.parametrize("late_s", [0.001, 0.3])
+def test_a_change_that_is_noted_late_lets_no_state_go_backwards_and_the_sum_stays_right(
+    clock: FakeClock, worker: Worker, late_s: float
+) -> None:
+    """Field case T12."""
+    meter, began_ns = EngineMeter(worker), clock()
+    clock.advance(1.0)
+    changed_ns = clock()
+    clock.advance(late_s)
     before = meter.snapshot()
-    for number in range(200):
-        engine.stats["requested_generation"] = 1 + number // 10 % 2
-        clock.advance(0.3)
-        if number % 7 == 0 and number // 10 % 2:
-            engine.attempt(0.25, accepted=number % 2 == 0)
+    begin_publishing(worker.words, changed_ns)
+    for seconds in (0.0, 0.0005, 1.0):
+        clock.advance(seconds)
         after = meter.snapshot()
         assert all(after.states_ns[state] >= before.states_ns[state] for state in before.states_ns)
+        assert after.wall_ns == clock() - began_ns
         before = after
+    assert after.states_ns["busy"] == pytest.approx(S * (1 + late_s), rel=1e-6)
 
 
-def test_failed_attempts_are_calls_that_cost_time(clock: FakeClock) -> None:
-    engine = FakeEngine(clock)
-    meter = EngineMeter(engine, clock_ns=clock)
-    engine.stats["requested_generation"] = 2
-    for accepted in (True, False, True):
-        clock.advance(3.0)
-        engine.attempt(3.0, accepted)
-    counts = meter.snapshot().counts
+def test_a_reading_that_is_older_than_the_change_it_sees_is_of_the_moment_of_the_change(worker: Worker) -> None:
+    now_ns = worker.clock()
+    begin_publishing(worker.words, now_ns + S)
+    assert read_work(worker.words, now_ns) == ("publish", S, 0, 0, 0)
+
+
+def test_failed_attempts_are_calls_that_cost_time(worker: Worker) -> None:
+    worker.stats |= {"successful_episodes": 6, "failed_episodes": 2, "production_seconds": 14.0}
+    counts = EngineMeter(worker).snapshot().counts
     assert (counts["calls"], counts["accepted"], counts["failed"]) == (8, 6, 2)
     assert counts["service_busy_ns"] == 14 * S
 
 
-def test_a_failed_engine_is_down(clock: FakeClock) -> None:
-    engine = FakeEngine(clock)
-    meter = EngineMeter(engine, clock_ns=clock, selections_per_episode=10)
-    engine.state = "FAILED"
-    clock.advance(9.0)
-    found = meter.snapshot()
-    assert (found.state, found.states_ns["down"]) == ("down", 9 * S)
-    pool = meter.pool()
-    assert (pool.ready, pool.remaining) == (0, 40), "nothing can be delivered any more"
+def test_the_pool_is_what_the_engine_counts(worker: Worker) -> None:
+    worker.stats |= {"sampled_chunks": 7, "remaining_chunks": 38, "retired_chunks": 5}
+    pool = EngineMeter(worker).pool()
+    assert (pool.ready, pool.remaining, pool.delivered, pool.retired) == (38, 38, 7, 5)
 
 
-def test_selections_that_were_replaced_are_what_is_neither_delivered_nor_left(clock: FakeClock) -> None:
-    engine = FakeEngine(clock)
-    meter = EngineMeter(engine, clock_ns=clock, selections_per_episode=10)
-    pool = meter.pool()
-    assert (pool.ready, pool.remaining, pool.delivered, pool.retired) == (40, 40, 0, 0)
-    engine.delivered, engine.remaining = 7, 33
-    engine.attempt(1.0)
-    engine.remaining = 33 - 5 + 10
-    pool = meter.pool()
-    assert (pool.remaining, pool.delivered, pool.retired) == (38, 7, 5)
-
-
-def test_without_budgets_nothing_is_said_about_what_remains(clock: FakeClock) -> None:
-    pool = EngineMeter(FakeEngine(clock), clock_ns=clock).pool()
-    assert (pool.ready, pool.remaining, pool.retired) == (None, None, None)
-
-
-def test_a_budget_that_the_engine_does_not_have_is_refused(clock: FakeClock) -> None:
-    engine = FakeEngine(clock)
-    engine.remaining = engine.delivered = None
-    with pytest.raises(ValueError, match="selections_per_episode=3 was given, but the engine has no budgets"):
-        EngineMeter(engine, clock_ns=clock, selections_per_episode=3).pool()
+def test_without_budgets_the_pool_counts_episodes(worker: Worker) -> None:
+    worker.stats |= {"sampled_chunks": 7, "remaining_chunks": None, "retired_chunks": None}
+    pool = EngineMeter(worker).pool()
+    assert (pool.ready, pool.remaining, pool.delivered, pool.retired) == (4, None, 7, None)
