@@ -16,10 +16,10 @@ from examples.ods.simple_bc_demo.intervals import newcombe, wilson
 RESULTS_FORMAT, RESULTS_VERSION = "odstream.bc-demo.comparison", 1
 
 _LEGEND = (
-    "Brackets: 95 % intervals (Wilson for rates, Newcombe for differences) over the scenes of all seeds, as if each were "
-    "drawn anew; seeds share their scenes. Ranges: least and most of the seeds. Times count from the start of the "
-    "process; time to 80 % leaves evaluations out. Retired allowance: selections that episodes took with them when they "
-    "were replaced."
+    "Brackets: 95 % intervals (Wilson for rates, Newcombe for differences) over the scenes of all seeds, as if each "
+    "were drawn anew; seeds share their scenes. Ranges: least and most of the seeds. Times count from the start of the "
+    "process; time to 80 % leaves evaluations out. Retired allowance: selections that episodes took with them when "
+    "they were replaced."
 )
 
 Records = Mapping[str, Any]
