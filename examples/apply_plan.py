@@ -44,7 +44,12 @@ SEQUENCE = SequenceSpecCfg(history_length=2, prediction_horizon=4)
 STEP_M, STEP_S = 0.05, 0.1
 SCHEMA = {
     "observation": {"names": ["x_m", "y_m", "goal_x_m", "goal_y_m"], "dtype": "float32"},
-    "action": {"names": ["dx_m", "dy_m"], "dtype": "float32", "semantics": "policy_request", "step_dt": STEP_S},
+    "action": {
+        "names": ["dx_m", "dy_m"],
+        "dtype": "float32",
+        "semantics": "expert_controller_command",
+        "step_dt": STEP_S,
+    },
 }
 PROFILE = ODSReuseProfileCfg(
     profile_id="apply-plan-example",

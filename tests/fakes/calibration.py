@@ -58,7 +58,7 @@ def sleeping_learner(engine: Any, batch_size: int) -> Callable[[], object]:
 
 SCHEMA = {
     "observation": {"names": ["step"]},
-    "action": {"names": ["step"], "semantics": "policy_request", "step_dt": STEP_S},
+    "action": {"names": ["step"], "semantics": "expert_controller_command", "step_dt": STEP_S},
 }
 
 

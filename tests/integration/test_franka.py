@@ -258,7 +258,8 @@ def produce(**settings: Any) -> Any:
             **settings,
         }
     )
-    producer = factory(ProducerContext(max_episode_steps=150, max_generation_attempts=20))
+    context = ProducerContext(max_episode_steps=150, max_generation_attempts=20, action_semantics="policy_request")
+    producer = factory(context)
     try:
         return producer.spec, record(producer, 6, max_episode_steps=150)
     finally:

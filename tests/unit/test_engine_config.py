@@ -33,6 +33,9 @@ def test_these_are_the_defaults() -> None:
         "max_episode_steps": 300,
         "state_dim": None,
         "action_dim": None,
+        "action_semantics": "expert_controller_command",
+        "action_contracts": None,
+        "action_config": {},
         "refill_policy": "sample_threshold",
         "refill_threshold": 50,
         "episode_sample_budget": None,
@@ -168,6 +171,44 @@ def test_other_settings_are_checked_as_well(name: str, value: object, error: typ
     if name == "buffer_device":
         with pytest.raises(error, match=name):
             cfg(**{name: value}, **BUDGET)
+
+
+REQUESTS = {"action_semantics": "policy_request", "action_dim": 7, "action_contracts": ("a@1", "b@2")}
+
+
+@pytest.mark.spec("ENG-02", "ENG-20")
+def test_requests_need_a_width_and_contracts() -> None:
+    assert cfg(**REQUESTS).action_contracts == ("a@1", "b@2")
+    for missing in ({"action_dim": None}, {"action_contracts": None}, {"action_contracts": ()}):
+        with pytest.raises(ValueError, match="'policy_request' needs action_dim and at least one of action_contracts"):
+            cfg(**(REQUESTS | missing))
+
+
+@pytest.mark.spec("ENG-02", "ENG-20")
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"action_semantics": "request"}, ValueError, "^action_semantics must be one of .*, got 'request'"),
+        ({"action_semantics": None}, ValueError, "^action_semantics must be one of .*, got None"),
+        ({"action_contracts": ["a@1"]}, TypeError, r"^action_contracts must be a tuple .*, got \['a@1'\]"),
+        ({"action_contracts": "a@1"}, TypeError, "^action_contracts must be a tuple .*, got 'a@1'"),
+        ({"action_contracts": ("a@1", " ")}, ValueError, "^action_contracts must be non-empty strings"),
+        ({"action_contracts": ("a@1", 2)}, ValueError, "^action_contracts must be non-empty strings"),
+        (
+            {"action_semantics": "expert_controller_command"},
+            ValueError,
+            "^action_contracts must be None unless action_semantics is 'policy_request', got .'a@1', 'b@2'. with",
+        ),
+        ({"action_config": [("scale", 1)]}, TypeError, "^action_config must be a mapping with string keys"),
+        ({"action_config": {1: 2}}, TypeError, "^action_config must be a mapping with string keys, got {1: 2}"),
+        ({"action_config": {"f": lambda: 0}}, ValueError, "^action_config cannot travel to the producer process"),
+    ],
+)
+def test_what_is_recorded_must_be_said_without_contradiction(
+    changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        cfg(**(REQUESTS | changes))
 
 
 @pytest.mark.parametrize("value", [None, {}, OnlineDataEngineCfg])

@@ -6,17 +6,15 @@ import numpy as np
 import pytest
 
 from odstream.envs.franka import observation
-from odstream.envs.franka.control import finger_targets, joint_targets
 from odstream.envs.franka.expert import SEGMENT_NAMES, WAYPOINTS, FrankaExpert
 from odstream.envs.franka.observation import OBSERVATION_DIM, SceneState, observe, rotation_columns
 from odstream.envs.franka.scenario import check_reset_kind, draw_scenario
-from odstream.envs.franka.scene import CUBE_HALF_SIZE_M, HOME_POSTURE
+from odstream.envs.franka.scene import CUBE_HALF_SIZE_M
 from odstream.envs.franka.success import SuccessJudge
 
 pytestmark = pytest.mark.franka
 
 SLICES = {name: value for name, value in vars(observation).items() if isinstance(value, slice)}
-LIMITS = np.tile([-3.0, 3.0], (7, 1))
 
 
 def placed_state() -> SceneState:
@@ -76,30 +74,6 @@ def test_faults_do_not_move_the_scene_and_come_at_the_rate_asked_for() -> None:
 def test_an_unknown_reset_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="reset must be one of randomised, reference, got 'easy'"):
         check_reset_kind("easy")
-
-
-def test_a_request_moves_the_hand_by_its_scale() -> None:
-    jacobian = np.hstack([np.eye(6), np.zeros((6, 1))])[None]
-    home = np.array(HOME_POSTURE)[None]
-    targets = joint_targets(jacobian, home, np.array([[1.0, 0, 0, 0, 0, -0.5]]), LIMITS)
-    np.testing.assert_allclose((targets - home)[0], [0.03, 0, 0, 0, 0, -0.1, 0], atol=1e-4)
-
-
-def test_an_arm_does_not_depend_on_the_others_of_its_batch() -> None:
-    rng = np.random.default_rng(0)
-    jacobian, angles, requests = rng.normal(size=(5, 6, 7)), rng.normal(size=(5, 7)), rng.uniform(-1, 1, (5, 6))
-    batched = joint_targets(jacobian, angles, requests, LIMITS)
-    alone = [joint_targets(jacobian[[i]], angles[[i]], requests[[i]], LIMITS)[0] for i in range(5)]
-    np.testing.assert_array_equal(batched, alone)
-
-
-def test_joint_targets_respect_the_limits() -> None:
-    targets = joint_targets(np.ones((1, 6, 7)), np.full((1, 7), 2.999), np.ones((1, 6)), LIMITS)
-    assert np.abs(targets).max() <= 3.0
-
-
-def test_the_gripper_opens_at_minus_one_and_closes_at_plus_one() -> None:
-    np.testing.assert_allclose(finger_targets(np.array([-1.0, 0.0, 1.0])), [0.04, 0.02, 0.0])
 
 
 def test_a_cube_that_was_never_lifted_is_no_success() -> None:

@@ -16,7 +16,10 @@ from examples.ods.simple_bc_demo.resources import ProcessUse
 from examples.ods.simple_bc_demo.settings import RunCfg
 from odstream.datasets import BatchSource
 from odstream.engine import OnlineDataEngineCfg
+from odstream.envs.franka.actions import ACTION_CONTRACTS
+from odstream.envs.franka.control import ACTION_DIM
 from odstream.envs.franka.environment import INSTRUCTION
+from odstream.envs.franka.observation import OBSERVATION_DIM
 from odstream.perf import ExposureRecorder, LearnerMeter
 
 UNLIMITED = 10**12

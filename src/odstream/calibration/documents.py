@@ -106,7 +106,10 @@ def record_from_mapping(cls: type[_Record], fields: Mapping[str, Any], where: st
     Raises:
         ValueError: If a field is missing, unknown, or not acceptable to the class.
     """
-    known = {f.name: f.default is dataclasses.MISSING for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    known = {
+        f.name: f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        for f in dataclasses.fields(cls)  # type: ignore[arg-type]
+    }
     required = {name for name, is_required in known.items() if is_required}
     check_names(fields, required, set(known) - required, where)
     return cls(**fields)

@@ -157,6 +157,8 @@ def _engine_cfg(value: object) -> OnlineDataEngineCfg:
     chosen = [name for name in CHOSEN_BY_THE_COMMAND if name in settings]
     if chosen:
         raise ValueError(f"engine must leave {', '.join(chosen)} to the command")
+    if isinstance(settings.get("action_contracts"), list):
+        settings["action_contracts"] = tuple(settings["action_contracts"])  # YAML has no tuples
     cfg = record_from_mapping(OnlineDataEngineCfg, {**settings, "refill_policy": "manual"}, "engine")
     validate_gym_config(cfg.gym_config)
     return cfg

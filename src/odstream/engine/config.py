@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from odstream.producers.actions import ACTION_SEMANTICS, ActionSemantics
 from odstream.validation import INT64_MAX, check_choice, check_finite, check_int
 
 __all__ = ["OnlineDataEngineCfg", "RefillPolicy"]
@@ -38,6 +40,19 @@ class OnlineDataEngineCfg:
 
     action_dim: int | None = None
     """Width of an action. None: `state_dim` where that is given, else as the environment reports it."""
+
+    action_semantics: ActionSemantics = "expert_controller_command"
+    """What is stored as the action. ``"expert_controller_command"``: what the expert commands. ``"policy_request"``:
+    what a policy would have to request; needs `action_dim` and `action_contracts`, and an environment with an action
+    manager. See `odstream.producers.action_recording`."""
+
+    action_contracts: tuple[str, ...] | None = None
+    """With ``"policy_request"``: the contract of each term of a request, in order; compared with the environment's
+    action manager before the first transition. None otherwise."""
+
+    action_config: Mapping[str, Any] = field(default_factory=dict)
+    """Settings for the environment's action manager, such as scales. Where not empty, the environment is built with
+    the keyword argument ``action_config``; it says which settings there are."""
 
     refill_policy: RefillPolicy = "sample_threshold"
     """``"sample_threshold"``: a refill starts after enough selections. ``"manual"``: the owner asks for it."""
@@ -81,6 +96,7 @@ class OnlineDataEngineCfg:
         for name in ("state_dim", "action_dim"):
             if getattr(self, name) is not None:
                 check_int(name, getattr(self, name), 1)
+        self._check_actions()
         check_choice("refill_policy", self.refill_policy, ("sample_threshold", "manual"))
         check_int("refill_threshold", self.refill_threshold, 1)
         check_int("max_generation_attempts", self.max_generation_attempts, 1)
@@ -96,6 +112,33 @@ class OnlineDataEngineCfg:
         num_envs = self.gym_config.get("num_envs")
         if type(num_envs) is int and num_envs > self.buffer_size:
             raise ValueError(f"buffer_size must be at least gym_config['num_envs']={num_envs}, got {self.buffer_size}")
+
+    def _check_actions(self) -> None:
+        check_choice("action_semantics", self.action_semantics, ACTION_SEMANTICS)
+        contracts = self.action_contracts
+        if contracts is not None and not isinstance(contracts, tuple):
+            raise TypeError(f"action_contracts must be a tuple of contract ids or None, got {contracts!r}")
+        if not all(isinstance(item, str) and item.strip() for item in contracts or ()):
+            raise ValueError(f"action_contracts must be non-empty strings, got {contracts!r}")
+        if self.action_semantics == "policy_request":
+            if self.action_dim is None or not contracts:
+                raise ValueError(
+                    "action_semantics='policy_request' needs action_dim and at least one of action_contracts, "
+                    f"got action_dim={self.action_dim} and action_contracts={contracts!r}"
+                )
+        elif contracts is not None:
+            raise ValueError(
+                f"action_contracts must be None unless action_semantics is 'policy_request', got {contracts!r} "
+                f"with action_semantics={self.action_semantics!r}"
+            )
+        if not isinstance(self.action_config, Mapping) or not all(isinstance(key, str) for key in self.action_config):
+            raise TypeError(f"action_config must be a mapping with string keys, got {self.action_config!r}")
+        try:
+            pickle.dumps(dict(self.action_config))
+        except Exception as error:
+            raise ValueError(
+                f"action_config cannot travel to the producer process, got {self.action_config!r}: {error}"
+            ) from error
 
     def _check_budget(self) -> None:
         budget, limit = self.episode_sample_budget, self.episode_sample_hard_limit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from odstream.cache.layout import ANNOTATIONS, PROVENANCE, CacheLayout, Field, FieldKey
+from odstream.engine.action_contract import check_joints, check_semantics, check_terms
 from odstream.engine.config import OnlineDataEngineCfg
 from odstream.errors import EnvironmentContractError
 from odstream.producers.base import FieldSpec, RolloutSpec
@@ -22,9 +23,13 @@ def layout_for(cfg: OnlineDataEngineCfg, spec: RolloutSpec) -> CacheLayout:
     """Return the layout of the cache for a producer.
 
     Raises:
-        EnvironmentContractError: If the producer's widths, fields or number of environments do not fit ``cfg``.
+        EnvironmentContractError: If what the producer's actions mean, its widths, fields or number of environments do
+            not fit ``cfg``; the message names what is expected and what was found.
     """
+    check_semantics(cfg, spec)
     _check_widths(cfg, spec)
+    check_terms(cfg, spec)
+    check_joints(spec)
     if spec.num_envs < 1:
         raise EnvironmentContractError(f"a producer must run at least one environment, it reports {spec.num_envs}")
     if spec.num_envs > cfg.buffer_size:

@@ -10,11 +10,13 @@ that was claimed for an attempt that failed is given away with the failed `Episo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from odstream.producers.actions import ActionDescriptor, ActionSemantics, ExpertActionSpec
 
 FieldKey = tuple[str, ...]
 """Path of a field in a sampled batch: ``("obs",)``, ``("obs", "arm", "q")``, ``("actions",)``, ``("rewards",)``."""
@@ -44,6 +46,14 @@ class RolloutSpec:
     """Width of the flat action vector, or 1 for a discrete action."""
     step_dt: float | None = None
     """Control period in seconds, where the environment declares one."""
+    action_semantics: str = "expert_controller_command"
+    """What is stored as the action; see `odstream.producers.actions.ActionSemantics`."""
+    action_descriptors: tuple[ActionDescriptor, ...] = ()
+    """Terms of the recorded request in the order of their columns; empty where no request is recorded."""
+    expert_action_spec: ExpertActionSpec | None = None
+    """Layout of the recorded controller command; None where none is recorded, and for a plain environment."""
+    joint_names: tuple[str, ...] | None = None
+    """The controlled joints in the environment's order; None for a plain environment."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,6 +154,10 @@ class ProducerContext:
     """T: an episode that does not end within T frames is a failed attempt."""
     max_generation_attempts: int
     """Attempts per scene before `DemonstrationError`."""
+    action_semantics: ActionSemantics = "expert_controller_command"
+    """What is to be stored as the action. A producer that cannot says so in its spec."""
+    action_config: Mapping[str, Any] = field(default_factory=dict)
+    """Settings for the environment's action manager."""
 
 
 ProducerFactory = Callable[[ProducerContext], Producer]

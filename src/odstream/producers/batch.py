@@ -86,8 +86,8 @@ class Batch:
         self.observation = observation if rows.all() else merge(space, observation, self.observation, rows)
         self.fresh, self._over = self.fresh | rows, self._over & ~rows
 
-    def step(self, actions: NDArray[Any]) -> BatchStep:
-        """Step every row. The observation before is no longer valid afterwards."""
+    def step(self, actions: Any) -> BatchStep:
+        """Step every row, with whatever the environment takes. The observation before is no longer valid afterwards."""
         resetting = self._over
         if not self.resets_itself and resetting.any():
             self.renew(resetting, [None] * len(resetting))

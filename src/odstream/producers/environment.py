@@ -4,7 +4,8 @@ Three ways of stepping, one behaviour: P single environments in this process, ea
 natively batched environment. What is the same in all of them:
 
 * A frame is the observation that was seen, the action that was chosen on it, and the reward of that step.
-* Nothing is clipped. The action is stored and given to the environment as the expert chose it.
+* Nothing is clipped. The action is stored and given to the environment as the expert chose it; where the
+  environment has an action manager, as `odstream.producers.action_recording` says.
 * Scene ``k`` of attempt ``n`` is reset with ``scene_seed(seed, k, n)``. With the same ``gym_config`` the episodes are
   bitwise the same in every run. Single environments, and natively batched ones without autoreset whose rows do not
   influence each other, also give the same set of episodes for any P; their order depends on P.
@@ -15,7 +16,7 @@ natively batched environment. What is the same in all of them:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from gymnasium.vector import VectorEnv
@@ -75,12 +76,12 @@ class GymEnvironmentProducer:
     """
 
     def __init__(self, gym_config: Mapping[str, Any] | GymConfig, context: ProducerContext) -> None:
-        config = validate_gym_config(gym_config)
+        config = with_action_config(validate_gym_config(gym_config), context.action_config)
         self._config = config
         self._limit = context.max_episode_steps
         self._accept = None if config.accept is None else resolve(config.accept, "accept")
         self._scenes = Scenes(config.seed, context.max_generation_attempts)
-        self._stage = build_stage(config, context.max_episode_steps)
+        self._stage = build_stage(config, context)
         try:
             self._spec = rollout_spec(config, self._stage.description)
         except BaseException:
@@ -124,18 +125,31 @@ class GymEnvironmentProducer:
         self._stage.close()
 
 
-def build_stage(config: GymConfig, max_episode_steps: int) -> Stage:
+def with_action_config(config: GymConfig, action_config: Mapping[str, Any]) -> GymConfig:
+    """Let the environment be built with ``action_config`` as a keyword argument, where that is not empty.
+
+    Raises:
+        ValueError: If its own keyword arguments hold one as well.
+    """
+    if not action_config:
+        return config
+    if "action_config" in config.kwargs:
+        raise ValueError("action_config must be given once: as a setting of the engine, or in gym_config['kwargs']")
+    return replace(config, kwargs={**config.kwargs, "action_config": dict(action_config)})
+
+
+def build_stage(config: GymConfig, context: ProducerContext) -> Stage:
     """Build the environments and their drivers. Nothing stays open or running if that fails."""
     players: list[Player] = []
     try:
         if config.vectorization == "async":
-            players.extend(RemotePlayer(config, max_episode_steps, index) for index in range(config.num_envs))
+            players.extend(RemotePlayer(config, context, index) for index in range(config.num_envs))
             return SingleEnvironments(players)
         environment = build_environment(config)
         if isinstance(environment, VectorEnv):
-            return build_batched(environment, config, max_episode_steps)
-        players.append(build_player(config, max_episode_steps, environment))
-        players.extend(build_player(config, max_episode_steps) for _ in range(config.num_envs - 1))
+            return build_batched(environment, config, context)
+        players.append(build_player(config, context, environment))
+        players.extend(build_player(config, context) for _ in range(config.num_envs - 1))
         return SingleEnvironments(players)
     except BaseException as error:
         close_after(error, *players)
@@ -143,11 +157,11 @@ def build_stage(config: GymConfig, max_episode_steps: int) -> Stage:
 
 
 def build_batched(
-    environment: VectorEnv[Any, Any, Any], config: GymConfig, max_episode_steps: int
+    environment: VectorEnv[Any, Any, Any], config: GymConfig, context: ProducerContext
 ) -> BatchedEnvironment:
     """Wrap a natively batched environment; it is closed if that fails."""
     try:
-        return BatchedEnvironment(environment, config, max_episode_steps)
+        return BatchedEnvironment(environment, config, context)
     except BaseException as error:
         close_after(error, environment)
         raise
@@ -156,12 +170,17 @@ def build_batched(
 def rollout_spec(config: GymConfig, description: Description) -> RolloutSpec:
     """Assemble what is recorded: the observation's leaves, then ``actions``, then ``rewards``."""
     leaves = (*description.observation, description.action, REWARD)
+    report = description.report
     return RolloutSpec(
         num_envs=config.num_envs,
         fields={leaf.key: leaf.spec for leaf in leaves},
         state_dim=state_width(config.state_key, description.observation),
         action_dim=action_width(description.action),
         step_dt=config.step_dt or description.step_dt,
+        action_semantics=report.semantics,
+        action_descriptors=report.descriptors,
+        expert_action_spec=report.expert_action_spec,
+        joint_names=report.joint_names,
     )
 
 

@@ -60,7 +60,7 @@ class SegmentTrace:
 
     def cut(self, row: int, length: int) -> tuple[Segment, ...]:
         """The segments of an attempt of ``length`` frames: consecutive, covering all of them; none without names."""
-        if not self._labels:
+        if not self._labels or not length:
             return ()
         indices = self._indices[row, :length]
         starts = [0, *(np.flatnonzero(np.diff(indices)) + 1).tolist()]

@@ -16,22 +16,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odstream.errors import EnvironmentContractError
-from odstream.producers.base import Segment
+from odstream.producers.action_recording import ActionChannel, ActionReport, Taken, open_channel
+from odstream.producers.base import ProducerContext, Segment
 from odstream.producers.demo import Command, SegmentLog, Verdict, as_flags, has_plan, play
 from odstream.producers.expert_segments import SegmentTrace
 from odstream.producers.gym_config import GymConfig, build_environment, resolve
 from odstream.producers.spaces import (
     REWARD,
     Leaf,
-    action_leaf,
     check_keys,
     observation_leaves,
     read,
-    require_finite,
 )
 
 Values = tuple[NDArray[Any], ...]
 """One frame: the observation's leaves in their order, the action, the reward. Owned copies."""
+
+_ONLY_ROW = np.ones(1, np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class Description:
     observation: tuple[Leaf, ...]
     action: Leaf
     step_dt: float | None
+    report: ActionReport
+    """What the action means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +84,15 @@ class Player(Protocol):
         """Close the environment. Idempotent."""
 
 
-def describe(environment: Any, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Description:
+def describe(environment: Any, observation_space: gym.Space[Any], channel: ActionChannel) -> Description:
     """Read the fields and the control period off an environment.
 
     Raises:
         EnvironmentContractError: If a space cannot be recorded.
     """
-    return Description(observation_leaves(observation_space), action_leaf(action_space), _declared_period(environment))
+    return Description(
+        observation_leaves(observation_space), channel.leaf, _declared_period(environment), channel.report
+    )
 
 
 def _declared_period(environment: Any) -> float | None:
@@ -134,16 +139,17 @@ class EnvironmentPlayer:
         EnvironmentContractError: If there is neither an expert nor a plan, or a space cannot be recorded.
     """
 
-    def __init__(self, environment: gym.Env[Any, Any], config: GymConfig, max_episode_steps: int) -> None:
+    def __init__(self, environment: gym.Env[Any, Any], config: GymConfig, context: ProducerContext) -> None:
         self._environment = environment
         self._success_key = config.success
-        self._limit = max_episode_steps
+        self._limit = context.max_episode_steps
         self._planned = config.expert is None
         if self._planned and not has_plan(environment):
             raise EnvironmentContractError(no_driver(environment))
         self._expert: Any = None if self._planned else own_expert(config)
-        self._trace = SegmentTrace(self._expert, 1, max_episode_steps)
-        self._description = describe(environment, environment.observation_space, environment.action_space)
+        self._trace = SegmentTrace(self._expert, 1, self._limit)
+        self._channel = open_channel(environment, environment.action_space, context.action_semantics, ())
+        self._description = describe(environment, environment.observation_space, self._channel)
         self._plan: Iterator[Command | Verdict] = iter(())
         self._log = SegmentLog()
         self._observation: Any = None
@@ -185,18 +191,17 @@ class EnvironmentPlayer:
     def advance(self) -> Advance:
         """Play one frame. Not to be called after an ending, before `begin`."""
         observed = [np.array(read(leaf, self._observation)) for leaf in self._description.observation]
-        action = self._next_command()
-        if isinstance(action, Ending):
-            return Advance(None, action)
-        # A scalar goes to the environment as a numpy scalar, which every discrete environment takes.
-        given = action.copy() if action.ndim else action[()]
-        self._observation, reward, terminated, truncated, self._info = self._environment.step(given)
+        taken = self._next_command()
+        if isinstance(taken, Ending):
+            return Advance(None, taken)
+        stored = np.array(taken.stored)
+        self._observation, reward, terminated, truncated, self._info = self._environment.step(_owned(taken.given))
         self._frame += 1
-        values = (*observed, action, read(REWARD, reward))
+        values = (*observed, stored, read(REWARD, reward))
         return Advance(values, self._ending(bool(terminated), bool(truncated)))
 
-    def _next_command(self) -> NDArray[Any] | Ending:
-        """The next action, checked; or how the plan ended."""
+    def _next_command(self) -> Taken | Ending:
+        """The next action, checked; or how the attempt ended before it."""
         action, whose = None, "the plan"
         if self._expert is not None:
             action, whose = self._expert(self._observation), "the expert"
@@ -206,10 +211,8 @@ class EnvironmentPlayer:
             if isinstance(item, Ending):
                 return item
             action = item.action
-        leaf = self._description.action
-        command = np.array(read(leaf, action, whose=whose))
-        require_finite(leaf, command, f"of frame {self._frame}, from {whose}")
-        return command
+        taken = self._channel.take(action, _ONLY_ROW, whose, f"of frame {self._frame}, from {whose}")
+        return self._end(taken.refused[0]) if taken.refused else taken
 
     def _next_item(self) -> Command | Ending:
         """The plan's next command, with its verdicts taken into account."""
@@ -271,6 +274,13 @@ class EnvironmentPlayer:
             self._environment.close()
 
 
+def _owned(given: Any) -> Any:
+    """A copy for the environment. A scalar becomes a numpy scalar, which every discrete environment takes."""
+    if not isinstance(given, np.ndarray):
+        return given
+    return given.copy() if given.ndim else given[()]
+
+
 def too_long(limit: int) -> str:
     """Say that an attempt did not end within ``limit`` frames."""
     return f"the episode is longer than max_episode_steps={limit}"
@@ -290,7 +300,7 @@ def no_driver(environment: Any) -> str:
 
 
 def build_player(
-    config: GymConfig, max_episode_steps: int, environment: gym.Env[Any, Any] | None = None
+    config: GymConfig, context: ProducerContext, environment: gym.Env[Any, Any] | None = None
 ) -> EnvironmentPlayer:
     """Give one single environment its driver, building it where none is given; it is closed if that fails.
 
@@ -305,7 +315,7 @@ def build_player(
                 f"gym_config['vectorization'] = {config.vectorization!r} is for single environments; "
                 f"the factory built the natively batched {built}: leave 'vectorization' out"
             )
-        return EnvironmentPlayer(built, config, max_episode_steps)
+        return EnvironmentPlayer(built, config, context)
     except BaseException as error:
         close_after(error, built)
         raise

@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from odstream.producers.base import never
+from odstream.producers.base import ProducerContext, never
 from odstream.producers.gym_config import GymConfig
 from odstream.producers.player import Advance, Description, build_player
 from odstream.producers.spawning import main_script_left_out
@@ -42,13 +42,13 @@ class RemotePlayer:
         ChildProcessError: In `description` and `collect`, if the process ends without saying why.
     """
 
-    def __init__(self, config: GymConfig, max_episode_steps: int, index: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        pickled = bytes(ForkingPickler.dumps(config))
+    def __init__(self, config: GymConfig, context: ProducerContext, index: int) -> None:
+        processes = multiprocessing.get_context("spawn")
+        pickled = bytes(ForkingPickler.dumps((config, context)))
         self._index = index
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(theirs, pickled, max_episode_steps), name=f"odstream-environment-{index}", daemon=False
+        self._connection, theirs = processes.Pipe()
+        self._process = processes.Process(
+            target=_serve, args=(theirs, pickled), name=f"odstream-environment-{index}", daemon=False
         )
         self._description: Description | None = None
         self._unanswered = 0
@@ -190,12 +190,12 @@ class _Failure:
         return error
 
 
-def _serve(connection: Connection, pickled: bytes, max_episode_steps: int) -> None:
+def _serve(connection: Connection, pickled: bytes) -> None:
     """Main function of an environment process: build, then answer requests until told to close."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what an interrupt means
     threading.Thread(target=_end_with_owner, daemon=True).start()
     try:
-        player = build_player(pickle.loads(pickled), max_episode_steps)
+        player = build_player(*pickle.loads(pickled))
     except BaseException as error:
         _send(connection, _Failure(error))
         return

@@ -15,7 +15,8 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from odstream.errors import EnvironmentContractError
-from odstream.producers.base import Episode, Segment
+from odstream.producers.action_recording import Taken, open_channel
+from odstream.producers.base import Episode, ProducerContext, Segment
 from odstream.producers.batch import Batch, BatchStep
 from odstream.producers.demo import Command, Rows, SegmentLog, Verdict, has_plan, play
 from odstream.producers.expert_segments import SegmentTrace
@@ -31,7 +32,7 @@ from odstream.producers.player import (
     too_long,
 )
 from odstream.producers.recording import Attempt, Recorder, Scenes
-from odstream.producers.spaces import read, require_finite
+from odstream.producers.spaces import read
 
 DRAIN_FACTOR = 10
 """An autoresetting row whose attempt was over before its own end has this many ``T`` frames to reach that end."""
@@ -45,7 +46,7 @@ class BatchedEnvironment:
             cannot be recorded, or there is neither an expert nor a plan.
     """
 
-    def __init__(self, environment: VectorEnv[Any, Any, Any], config: GymConfig, max_episode_steps: int) -> None:
+    def __init__(self, environment: VectorEnv[Any, Any, Any], config: GymConfig, context: ProducerContext) -> None:
         if environment.num_envs != config.num_envs:
             raise EnvironmentContractError(
                 f"gym_config['num_envs'] is {config.num_envs}; the factory built a batch of {environment.num_envs}"
@@ -56,9 +57,12 @@ class BatchedEnvironment:
         self._expert: Any = None if self._planned else own_expert(config)
         self._environment = environment
         self._success_key = config.success
-        self._limit = max_episode_steps
+        self._limit = context.max_episode_steps
         self._batch = Batch(environment, config.success)
-        self._description = describe(environment, environment.single_observation_space, environment.single_action_space)
+        self._channel = open_channel(
+            environment, environment.single_action_space, context.action_semantics, (config.num_envs,)
+        )
+        self._description = describe(environment, environment.single_observation_space, self._channel)
         self._closed = False
 
     @property
@@ -89,11 +93,12 @@ class BatchedEnvironment:
         while takes.busy and not should_stop():
             self._begin_waiting(takes)
             takes.write(0, self._leaves())
-            takes.write(-2, [self._command(self._expert(batch.observation), takes, "the expert")])
+            taken = self._take(self._expert(batch.observation), takes, "the expert")
             trace.note(takes.lengths)
-            step = batch.step(takes.command)
-            takes.write(-1, [step.rewards])
-            takes.advance()
+            for row, reason in taken.refused.items():
+                yield takes.finish(row, Ending(reason, segments=trace.cut(row, int(takes.lengths[row]))))
+                takes.continue_after(row)
+            step = self._execute(taken, takes)
             over = (step.ended | step.success | takes.at_limit(self._limit)) & takes.active
             for row in _rows(over) if over.any() else ():
                 segments = trace.cut(row, int(takes.lengths[row]))
@@ -139,7 +144,13 @@ class BatchedEnvironment:
                     endings = {row: Ending(too_long(self._limit)) for row in _rows(takes.active)}
                 else:
                     log.note(item, frame)
-                    step = self._execute(item, takes)
+                    takes.write(0, self._leaves())
+                    taken = self._take(item.action, takes, "the plan")
+                    refusals = self._refusals(item, taken, takes.active)
+                    yield from self._finish_rows(takes, refusals, log.segments(frame))
+                    if not takes.active.any():
+                        return
+                    step = self._execute(taken, takes)
                     frame += 1
                     endings = self._step_endings(item, step, takes.active)
                 yield from self._finish_rows(takes, endings, log.segments(frame))
@@ -151,13 +162,9 @@ class BatchedEnvironment:
         remaining = {row: Ending(failure) for row in _rows(takes.active)}
         yield from self._finish_rows(takes, remaining, log.segments(frame))
 
-    def _execute(self, command: Command, takes: _Takes) -> BatchStep:
-        takes.write(0, self._leaves())
-        takes.write(-2, [self._command(command.action, takes, "the plan")])
-        step = self._batch.step(takes.command)
-        takes.write(-1, [step.rewards])
-        takes.advance()
-        return step
+    def _refusals(self, command: Command, taken: Taken, active: Rows) -> dict[int, Ending]:
+        endings = {row: Ending(reason) for row, reason in taken.refused.items()}
+        return _spread(endings, active, command.segment.failure_policy == "batch_abort")
 
     def _step_endings(self, command: Command, step: BatchStep, active: Rows) -> dict[int, Ending]:
         over = (step.ended | step.success) & active
@@ -185,11 +192,15 @@ class BatchedEnvironment:
         lead = (self._environment.num_envs,)
         return [read(leaf, observation, lead) for leaf in self._description.observation]
 
-    def _command(self, action: Any, takes: _Takes, whose: str) -> NDArray[Any]:
-        leaf = self._description.action
-        takes.command = read(leaf, action, (self._environment.num_envs,), whose=whose)
-        require_finite(leaf, takes.recorded(takes.command), f"[recorded row, ...], from {whose}")
-        return takes.command
+    def _take(self, action: Any, takes: _Takes, whose: str) -> Taken:
+        return self._channel.take(action, takes.active, whose, f"[recorded row, ...], from {whose}")
+
+    def _execute(self, taken: Taken, takes: _Takes) -> BatchStep:
+        takes.write(-2, [taken.stored])
+        step = self._batch.step(taken.given)
+        takes.write(-1, [step.rewards])
+        takes.advance()
+        return step
 
     def _ending(self, row: int, step: BatchStep) -> Ending:
         """How a row's attempt ended by this step."""
@@ -233,8 +244,6 @@ class _Takes:
         """Rows whose frames are recorded."""
         self.waiting: Rows = np.zeros(num_envs, np.bool_)
         """Rows that have an attempt to begin."""
-        self.command: NDArray[Any] = np.empty(0)
-        """``[P, ...]`` what was commanded last."""
         self._storage_row = np.zeros(num_envs, np.int64)
         self._length = np.zeros(num_envs, np.int64)
         self._drained = np.zeros(num_envs, np.int64)

@@ -18,6 +18,7 @@ import tyro
 from tqdm import tqdm
 
 from odstream.engine import OnlineDataEngine, OnlineDataEngineCfg
+from odstream.envs.franka.actions import ACTION_CONTRACTS
 from odstream.envs.franka.control import ACTION_DIM, GRIPPER
 from odstream.envs.franka.environment import INSTRUCTION, FrankaPickPlace
 from odstream.envs.franka.observation import OBSERVATION_DIM
@@ -74,6 +75,10 @@ class DemoCfg:
             },
             buffer_size=self.cache_episodes,
             max_episode_steps=_MAX_EPISODE_STEPS,
+            state_dim=OBSERVATION_DIM,
+            action_dim=ACTION_DIM,
+            action_semantics="policy_request",
+            action_contracts=ACTION_CONTRACTS,
             refill_policy="manual",
             max_generation_attempts=20,
         )

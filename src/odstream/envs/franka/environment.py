@@ -13,13 +13,15 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
+from odstream.envs.franka.actions import EXPERT_ACTION_SPEC, JOINT_NAMES, franka_action_manager
 from odstream.envs.franka.camera import Camera
-from odstream.envs.franka.control import ACTION_DIM, finger_targets, joint_targets
+from odstream.envs.franka.control import ACTION_DIM
 from odstream.envs.franka.observation import OBSERVATION_DIM, observe
 from odstream.envs.franka.scenario import check_reset_kind, draw_scenario
-from odstream.envs.franka.scene import FINGER_OPENING_M, PHYSICS_TIMESTEP_S
+from odstream.envs.franka.scene import ARM_JOINTS, FINGER_OPENING_M, PHYSICS_TIMESTEP_S
 from odstream.envs.franka.simulation import Pose, Simulation
 from odstream.envs.franka.success import SuccessJudge, goal_distance_m
+from odstream.producers.actions import ActionSemantics, ControllerAction
 
 CONTROL_PERIOD_S = 0.05
 INSTRUCTION = "pick up the red cube and place it on the green goal"
@@ -32,8 +34,9 @@ Batch = NDArray[np.float32]
 class FrankaPickPlace(VectorEnv[Batch, Batch, NDArray[Any]]):
     """Pick up a cube and place it on a goal, in P scenes at once.
 
-    Observation ``[P, 51] float32``: see `odstream.envs.franka.observation`. Action ``[P, 7] float32`` in [-1, 1]:
-    see `odstream.envs.franka.control`; it is held for 50 ms. A row terminates when it is solved
+    Observation ``[P, 51] float32``: see `odstream.envs.franka.observation`. Action ``[P, 7] float32`` in [-1, 1], a
+    request that ``action_manager`` turns into servo targets, or those themselves as a `ControllerAction` ``[P, 8]``:
+    see `odstream.envs.franka.actions`; it is held for 50 ms. A row terminates when it is solved
     (`odstream.envs.franka.success`) and is truncated after ``max_episode_steps``. Reward: 1 when solved, else 0.
 
     Rows are never reset by themselves. A row that has ended, or was never reset, is idle: its action is
@@ -49,6 +52,7 @@ class FrankaPickPlace(VectorEnv[Batch, Batch, NDArray[Any]]):
         reset: ``"randomised"`` or ``"reference"``: how far scenes differ.
         failure_rate: Share of scenes, 0 to 1, in which the gripper loses the cube on the way. Seeds choose which.
         max_episode_steps: Control steps until truncation.
+        action_config: Settings of the action manager; see `odstream.envs.franka.actions.franka_action_manager`.
         render_mode: None or ``"rgb_array"`` (then `render` draws every row).
 
     Raises:
@@ -61,6 +65,12 @@ class FrankaPickPlace(VectorEnv[Batch, Batch, NDArray[Any]]):
         "autoreset_mode": AutoresetMode.DISABLED,
     }
     _camera: Camera | None = None
+    expert_action_spec = EXPERT_ACTION_SPEC
+    """Layout of a recorded command."""
+    joint_names = JOINT_NAMES
+    """The controlled joints in order."""
+    rollout_action_semantics: ActionSemantics = "expert_controller_command"
+    """What a producer records; the environment takes requests and commands in either case."""
 
     def __init__(
         self,
@@ -69,6 +79,7 @@ class FrankaPickPlace(VectorEnv[Batch, Batch, NDArray[Any]]):
         reset: str = "randomised",
         failure_rate: float = 0.0,
         max_episode_steps: int = 200,
+        action_config: Mapping[str, Any] | None = None,
         render_mode: str | None = None,
     ) -> None:
         self.num_envs = _positive_integer("num_envs", num_envs)
@@ -85,6 +96,7 @@ class FrankaPickPlace(VectorEnv[Batch, Batch, NDArray[Any]]):
         self.observation_space = spaces.Box(-np.inf, np.inf, (num_envs, OBSERVATION_DIM), np.float32)
         self.action_space = spaces.Box(-1.0, 1.0, (num_envs, ACTION_DIM), np.float32)
         self._simulation = Simulation(num_envs)
+        self.action_manager = franka_action_manager(self._simulation, num_envs, action_config or {})
         self._judge = SuccessJudge(num_envs, CONTROL_PERIOD_S)
         self._active = np.zeros(num_envs, np.bool_)
         self._success = np.zeros(num_envs, np.bool_)
@@ -127,21 +139,23 @@ class FrankaPickPlace(VectorEnv[Batch, Batch, NDArray[Any]]):
         self._elapsed[mask] = 0
         return observe(self._simulation.state), self._info()
 
-    def step(self, actions: Batch) -> tuple[Batch, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]:
-        """Apply ``actions [P, 7]`` to the active rows for one control period.
+    def step(
+        self, actions: Batch | ControllerAction
+    ) -> tuple[Batch, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]:
+        """Apply requests ``[P, 7]`` or a command ``[P, 8]`` to the active rows for one control period.
 
         Raises:
-            ValueError: If the shape is wrong, or an active row's action is not finite or leaves [-1, 1].
-                No row was stepped.
+            ValueError: If the shape or the joints are wrong, or an active row's request is not finite or leaves
+                [-1, 1]. No row was stepped.
         """
         stepped = self._active.copy()
         rows = np.flatnonzero(stepped)
-        requests = self._checked(actions, rows)
-        simulation = self._simulation
-        angles = simulation.state.joint_positions[rows, :7]
-        arm = joint_targets(simulation.jacobian(rows), angles, requests[:, :6], simulation.joint_limits)
-        fingers = np.where(self._grip_failed[rows], FINGER_OPENING_M, finger_targets(requests[:, 6]))
-        simulation.advance(rows, arm, fingers, _SUBSTEPS)
+        if isinstance(actions, ControllerAction):
+            targets = self._checked_command(actions)[rows]
+        else:
+            targets = self.action_manager.process(self._checked(actions, rows), rows).positions
+        fingers = np.where(self._grip_failed[rows], FINGER_OPENING_M, targets[:, ARM_JOINTS])
+        self._simulation.advance(rows, targets[:, :ARM_JOINTS], fingers, _SUBSTEPS)
         return self._outcome(stepped)
 
     def _outcome(
@@ -199,6 +213,17 @@ class FrankaPickPlace(VectorEnv[Batch, Batch, NDArray[Any]]):
             row = rows[~allowed.all(axis=1)][0]
             raise ValueError(f"actions must be finite and within [-1, 1], got {actions[row]} in row {row}")
         return requests
+
+    def _checked_command(self, command: ControllerAction) -> NDArray[np.float64]:
+        wanted = (self.num_envs, len(JOINT_NAMES))
+        fits = command.positions.shape == wanted and command.joint_names == JOINT_NAMES
+        if not fits or command.velocities is not None:
+            raise ValueError(
+                f"a command must be positions {wanted} of the joints {list(JOINT_NAMES)}, got "
+                f"{command.positions.shape} of {list(command.joint_names)}"
+                + ("" if command.velocities is None else ", with velocities")
+            )
+        return command.positions
 
     def _reset_mask(self, options: Mapping[str, Any] | None) -> NDArray[np.bool_]:
         unknown = set(options or {}) - {"reset_mask"}

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from odstream.envs.franka.environment import Batch, FrankaPickPlace, Info
+from odstream.producers.actions import ControllerAction
 from odstream.validation import check_finite
 
 
@@ -22,7 +23,7 @@ class SlowedFranka(FrankaPickPlace):
         self._pause_s = check_finite("seconds_per_step", seconds_per_step)
         super().__init__(num_envs, **settings)
 
-    def step(self, actions: Batch) -> tuple[Batch, Any, Any, Any, Info]:
+    def step(self, actions: Batch | ControllerAction) -> tuple[Batch, Any, Any, Any, Info]:
         """Pause, then step; see `FrankaPickPlace.step`."""
         time.sleep(self._pause_s)
         return super().step(actions)
