@@ -205,3 +205,12 @@ def test_a_binary_entry_is_commanded_as_the_nearer_end_and_the_others_as_predict
         policy.layers[-1].bias.copy_(torch.tensor([0.25, 0.25, -0.5, -0.5]))
     actions = policy.act(torch.zeros(1, 2, 3))
     assert actions[0].tolist() == [[0.25, 1.0], [-0.5, -1.0]]
+
+
+@pytest.mark.parametrize("damage", [{"cfg": {"width": 3}}, {"state": {}}, {"cfg": None}])
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: dict[str, object]) -> None:
+    path = tmp_path / "policy.pt"
+    save_policy(ChunkPolicy(CFG), path)
+    torch.save({**torch.load(path, weights_only=True), **damage}, path)
+    with pytest.raises(ValueError, match=r"policy\.pt is damaged"):
+        load_policy(path)

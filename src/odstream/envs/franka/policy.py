@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import math
-import pickle
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -225,8 +224,11 @@ def load_policy(path: Path) -> ChunkPolicy:
         ValueError: If it is no checkpoint, or one of another format, task, schema or action contracts.
     """
     checkpoint = load_checked(path)
-    policy = ChunkPolicy(PolicyCfg(**checkpoint["cfg"]))
-    policy.load_state_dict(checkpoint["state"])
+    try:
+        policy = ChunkPolicy(PolicyCfg(**checkpoint["cfg"]))
+        policy.load_state_dict(checkpoint["state"])
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
     return policy
 
 
@@ -249,7 +251,9 @@ def load_checked(path: Path) -> dict[str, Any]:
     """
     try:
         checkpoint = torch.load(path, weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # the reader raises anything on bytes that are no checkpoint
         raise ValueError(f"{path} is no checkpoint of tensors and plain values: {error}") from error
     if not isinstance(checkpoint, dict):
         raise ValueError(f"{path} is no checkpoint: it holds a {type(checkpoint).__name__}")
