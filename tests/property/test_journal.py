@@ -60,7 +60,7 @@ def test_a_publication_that_dies_leaves_the_old_episode_or_the_new_one(writes: i
     with dying(cache.store, writes):
         cache.publish(Row(length=5, mark=2), slot=0, generation=2)
     batch = cache.sampler().draw(chunk(5, 4), None)  # takes the lock, finishes what was written down
-    is_new = writes >= 2 * 5 + 1  # five words change: each is written down, by place and value, and then their number
+    is_new = writes >= 2 * 6 + 1  # six words change: each is written down, by place and value, and then their number
     assert cache.published == 2 + is_new
     assert [event["kind"] for event in cache.events.drain()] == ["evicted", "published"] * is_new
     identity = kept.episode_id + 1 if is_new else old.episode_id
