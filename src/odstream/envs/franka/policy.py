@@ -17,13 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from odstream.datasets.schema import data_schema_fingerprint
+from odstream.envs.franka.actions import ACTION_CONTRACTS
 from odstream.envs.franka.schema import SCHEMA
 
 CHECKPOINT_FORMAT = 2
 TASK = "odstream.franka.pick-and-place@1"
 """Identity of the task that a policy was trained for."""
-ACTION_CONTRACTS = ("eef_pose.relative@1", "gripper.parallel@1")
-"""What the entries of an action are, in their order."""
 Context = Mapping[str, Tensor]
 """``obs [B, L, O]``, ``actions [B, L, A]``, ``valid [B, L]``, ``loss_mask [B, L]``; a TensorDict is one."""
 
