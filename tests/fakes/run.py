@@ -172,6 +172,7 @@ class _Lives:
             **_fractions("producer", 0.03, 0.83),
             "perf/learner_memory": 1.31e9 + 2e4 * at_s,
             "perf/producer_memory": 7.4e8 * noise[7],
+            "perf/device_memory": 2.5e9,
             "train/loss": float(0.02 + 0.6 * np.exp(-at_s / 30)),
         }
         stale = {"perf/infer_capacity", "perf/infer_batch_time"} if run.stale and 0.4 < at_s / run.seconds < 0.5 else ()

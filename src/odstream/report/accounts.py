@@ -28,9 +28,9 @@ from odstream.report.html import (
     table,
 )
 from odstream.report.run import Run
-from odstream.report.sections import SWITCH, metric_table
+from odstream.report.sections import SWITCH, count_table
 from odstream.report.series import Timeline
-from odstream.report.words import compact, escaped, percent
+from odstream.report.words import compact, escaped, exact, percent
 
 __all__ = ["balances", "environment", "planned", "replaced", "reuse"]
 
@@ -179,17 +179,17 @@ def _comparison(found: Comparison) -> str:
         rows.append(
             (
                 name,
+                _judged(line),
                 number(line.planned, line.unit, line=name, stat="planned"),
                 number(line.observed, line.unit, line=name, stat="observed"),
                 number(ratio, "", line=name, stat="ratio"),
-                _judged(line),
             )
         )
     window = (
         f"Window: {compact(found.refills)} whole refill cycles, {compact(found.window_s)} s, of them "
         f"{compact(found.paused_s)} s paused. Within 10 % counts as planned."
     )
-    header = ("quantity", "#planned", "#observed", "#observed / planned", "within 10 %")
+    header = ("quantity", "within 10 %", "#planned", "#observed", "#observed / planned")
     return paragraph(window) + table("The plan and the run", header, rows) + listed(found.notes)
 
 
@@ -206,25 +206,21 @@ def _judged(line: ComparisonLine) -> Cell:
 
 def _inputs(inputs: PlanInputs) -> str:
     rows: list[Sequence[str | Cell]] = [
-        ("g, accepted episodes per second of production", number(inputs.accepted_episodes_per_second)),
-        ("t, chunks per second of training", number(inputs.training_chunks_per_second)),
+        ("g, accepted episodes per second of production", _input(inputs.accepted_episodes_per_second)),
+        ("t, chunks per second of training", _input(inputs.training_chunks_per_second)),
     ]
     for part in (inputs.profile, inputs.runtime):
         for name, value in dataclasses.asdict(part).items():
-            rows.append((name, number(value) if _is_number(value) else Cell(escaped(_yes_or_no(value)))))
+            rows.append((name, _input(value)))
     return table("What the plan was made from", ("input", "value"), rows)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _yes_or_no(value: object) -> str:
-    return (
-        {True: "yes", False: "no", None: "not given"}.get(value, str(value))
-        if value in (True, False, None)
-        else str(value)
-    )
+def _input(value: object) -> Cell:
+    if isinstance(value, bool):
+        return Cell("yes" if value else "no")
+    if isinstance(value, int | float):
+        return Cell(escaped(compact(value)), "", {"value": exact(value)})
+    return Cell("not given" if value is None else escaped(value))
 
 
 # ---------------------------------------------------------------- balances
@@ -247,12 +243,12 @@ def balances(run: Run, timeline: Timeline) -> Section:
                 f"does not balance by {escaped(compact(one.difference))}", "bad", {"difference": str(one.difference)}
             )
         )
-        rows.append((one.words, Cell(escaped(numbers), "number"), verdict, one.source))
+        rows.append((one.words, verdict, Cell(escaped(numbers), "number"), one.source))
     wrong = [f"Out of balance: {text}." for text in ([] if last is None else complaints(last, budget))]
-    body = table("Equations", ("equation", "#with numbers", "verdict", "from"), rows) + listed(wrong)
+    body = table("Equations", ("equation", "verdict", "#with numbers", "from"), rows, "equations") + listed(wrong)
     names = [f"perf/{name}" for name in COUNTS if timeline.series(f"perf/{name}").is_known]
     if names:
-        body += metric_table("Counts since the start", timeline, names)
+        body += count_table("Counts since the start", timeline, names)
     return Section("balances", title, body)
 
 
@@ -281,7 +277,12 @@ def environment(run: Run) -> Section:
 
 def _plan(inputs: PlanInputs) -> str:
     rows: list[Sequence[str | Cell]] = [
-        (line.name, Cell(escaped(line.value), "number"), f"{line.formula} = {line.numbers}", line.limit)
+        (
+            line.name,
+            Cell(escaped(line.value), "number"),
+            Cell(escaped(f"{line.formula} = {line.numbers}"), "prose"),
+            line.limit,
+        )
         for line in explain_plan(inputs)
     ]
     plan = inputs.plan()

@@ -80,7 +80,7 @@ def of_trajectories(found: Trajectories) -> list[Equation]:
     ]
     if found.assigned_chunks is not None:
         over = sum(max(0, one.delivered - found.assigned_chunks) for one in found.episodes)
-        equations.append(Equation(file, ("delivered beyond K", over), [("allowed", 0)]))
+        equations.append(Equation(file, ("deliveries beyond K", over), [("none", 0)]))
     return equations
 
 

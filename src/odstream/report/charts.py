@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -356,10 +356,15 @@ def embeddable(svg: str, name: str) -> str:
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
     svg = re.sub(r' id="([^"]*)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", svg)
     svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", svg)
-    svg = re.sub(r"#[0-9a-f]{6}\b", _variable, svg)
-    svg = re.sub(r"font(-family)?: ((?:\w+ )?[\d.]+px )?'DejaVu Sans'[^;\"]*", _font, svg)
-    svg = re.sub(r"-?\d+\.\d{2,}", lambda found: f"{float(found[0]):.1f}", svg)
+    svg = re.sub(r"<[^>]*>", _tag, svg)
     return re.sub(r"\s*\n\s*", " ", svg).strip()
+
+
+def _tag(found: re.Match[str]) -> str:
+    """Return a tag with the page's colours and font, and no digits that nobody sees. Text between tags stays."""
+    tag = re.sub(r"#[0-9a-f]{6}\b", _variable, found[0])
+    tag = re.sub(r"font(-family)?: ((?:\w+ )?[\d.]+px )?'DejaVu Sans'[^;\"]*", _font, tag)
+    return re.sub(r"-?\d+\.\d{2,}", lambda number: f"{float(number[0]):.1f}", tag)
 
 
 def _variable(found: re.Match[str]) -> str:
@@ -372,6 +377,3 @@ def _font(found: re.Match[str]) -> str:
         return "font-family: inherit"
     size = found[2].split()
     return f"font-size: {size[-1]}" + (f"; font-weight: {size[0]}" if len(size) > 1 else "")
-
-
-Drawer = Callable[..., Picture]

@@ -86,6 +86,7 @@ def _over_time(plotter: Plotter) -> dict[str, list[Chart | None]]:
     ages = [("perf/age_p50", "p50", "blue"), ("perf/age_p95", "p95", "red")]
     budgets = [("perf/remaining", "remaining", "blue"), ("perf/pool", "pool", "orange")]
     memory = [("perf/learner_memory", "learner", "blue"), ("perf/producer_memory", "producer", "red")]
+    memory.append(("perf/device_memory", "device", "green"))
     split = [
         ("perf/compute_time", "compute", "blue"),
         ("perf/data_time", "data", "sky"),

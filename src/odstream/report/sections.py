@@ -24,7 +24,7 @@ from odstream.report.run import Run
 from odstream.report.series import Timeline
 from odstream.report.words import duration, escaped, moment, percent, shown
 
-__all__ = ["SWITCH", "cache", "headline", "metric_table", "rates", "states", "steps"]
+__all__ = ["SWITCH", "cache", "count_table", "headline", "metric_table", "rates", "states", "steps"]
 
 SWITCH = "debug.enable_perf_metrics=true"
 _STATES = {
@@ -42,19 +42,18 @@ _STATES = {
     "producer/down": "Not running.",
 }
 _ABOUT = {metric.name: (metric.unit, metric.help) for metric in METRICS} | {
-    "perf/learner_memory": ("bytes", "Memory of the learner's process."),
-    "perf/producer_memory": ("bytes", "Memory of the producer's processes."),
-    **{f"perf/{name}": ("fraction", text) for name, text in _STATES.items()},
+    f"perf/{name}": ("fraction", text) for name, text in _STATES.items()
 }
 TABLED = frozenset(
     f"perf/{name}"
     for name in (
         *("thru", "infer_capacity", "train_capacity", "window"),
-        *("age_p50", "age_p95", "pool", "remaining", "learner_memory", "producer_memory"),
+        *("age_p50", "age_p95", "pool", "remaining", "learner_memory", "producer_memory", "device_memory"),
         *("step_time", "step_time_skew", "data_time", "compute_time", "dispatch_wait", "infer_batch_time"),
     )
 )
 """Metrics that the tables of rates, cache and steps have."""
+_SIZED = ("s", "bytes", "fraction")
 VERDICTS = {
     "production": ("Production holds the run back.", "red"),
     "training": ("Training holds the run back.", "blue"),
@@ -134,13 +133,13 @@ def _shares(timeline: Timeline) -> str:
                 f'<i class="swatch" style="background: var(--{_colour(verdict)})"></i>{escaped(verdict or "none")}',
             ),
             share(part, verdict=verdict),
-            number(part * span_s, "s"),
+            Cell(escaped(duration(part * span_s)), "number"),
         )
         for verdict, part in shares.items()
     ]
     return (
         f'<div class="strip" role="img" aria-label="Verdicts from start to end: {escaped(words)}">'
-        f"{pieces}</div>" + table("Verdicts over the run", ("verdict", "#share of time", "#time"), rows, "narrow")
+        f"{pieces}</div>" + table("Verdicts over the run", ("verdict", "#share of time", "#time"), rows)
     )
 
 
@@ -204,7 +203,7 @@ def states(timeline: Timeline, charts: Sequence[Chart | None]) -> Section:
 
 def cache(timeline: Timeline, charts: Sequence[Chart | None]) -> Section:
     """Return the section on the cache and on memory."""
-    names = ["perf/age_p50", "perf/age_p95", "perf/pool", "perf/remaining", *_MEMORY]
+    names = ["perf/age_p50", "perf/age_p95", "perf/pool", "perf/remaining", *_MEMORY, "perf/device_memory"]
     section = _over_time("cache", "Cache and memory", timeline, charts, names)
     lacking = [name for name in _MEMORY if not timeline.series(name).is_known]
     if not len(timeline) or not lacking:
@@ -246,20 +245,38 @@ def _over_time(
 
 
 def metric_table(caption: str, timeline: Timeline, names: Sequence[str]) -> str:
-    """Return last, mean, least and most of metrics, as recorded."""
+    """Return last, mean, least and most of metrics, as recorded. Numbers whose size varies bring their unit along."""
+    has_units = any(_ABOUT.get(name, ("", ""))[0] not in ("", *_SIZED) for name in names)
     rows: list[Sequence[str | Cell]] = []
     for name in names:
         unit, text = _ABOUT.get(name, ("", ""))
         found = timeline.summary(name)
-        last = number(found.last, unit, metric=name, stat="last")
+        along, apart = (unit, "") if unit in _SIZED else ("", unit)
+        last = number(found.last, along, metric=name, stat="last")
         if found.last_is_held:
             last = Cell(f"{last.content} <abbr title='held from an earlier window'>held</abbr>", last.kind, last.data)
         others = [
-            number(value, unit, metric=name, stat=stat)
+            number(value, along, metric=name, stat=stat)
             for stat, value in (("mean", found.mean), ("least", found.least), ("most", found.most))
         ]
-        rows.append((Cell(code(name)), last, *others, text))
-    return table(caption, ("metric", "#last", "#mean over time", "#least", "#most", "what it says"), rows)
+        rows.append((Cell(code(name)), last, *others, *([apart] if has_units else []), _prose(text)))
+    units = ("unit",) if has_units else ()
+    return table(caption, ("metric", "#last", "#mean over time", "#least", "#most", *units, "what it says"), rows)
+
+
+def _prose(text: str) -> Cell:
+    return Cell(escaped(text), "prose")
+
+
+def count_table(caption: str, timeline: Timeline, names: Sequence[str]) -> str:
+    """Return counters at the last record."""
+    rows: list[Sequence[str | Cell]] = []
+    for name in names:
+        unit, text = _ABOUT.get(name, ("", ""))
+        rows.append(
+            (Cell(code(name)), number(timeline.summary(name).last, metric=name, stat="last"), unit, _prose(text))
+        )
+    return table(caption, ("metric", "#at the end", "unit", "what it says"), rows)
 
 
 def further(timeline: Timeline, used: Sequence[str]) -> str:

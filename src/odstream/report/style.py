@@ -60,20 +60,19 @@ figure svg { display: block; width: 100%; height: auto; overflow: visible; strok
   print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 figcaption { font-size: .85rem; line-height: 1.4; margin-top: .25rem; }
 .scroll { overflow-x: auto; margin: .75rem 0 1.25rem; }
-table { border-collapse: collapse; font-size: .87rem; line-height: 1.4; width: 100%; }
-table.narrow { width: auto; min-width: min(100%, 24rem); }
-caption { text-align: left; font-weight: 600; padding: 0 0 .3rem; }
-th, td { text-align: left; vertical-align: top; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid var(--grid);
+table { border-collapse: collapse; font-size: .87rem; line-height: 1.4; min-width: min(100%, 24rem); }
+caption { text-align: left; font-weight: 600; padding: 0 0 .3rem; max-width: calc(100vw - 1.8rem); }
+th, td { text-align: left; vertical-align: top; padding: .3rem 1.25rem .3rem 0; border-bottom: 1px solid var(--grid);
   overflow-wrap: normal; }
 thead th { font-weight: 600; color: var(--soft); vertical-align: bottom; }
-tbody th { font-weight: 400; }
+tbody th { font-weight: 400; min-width: 8.5rem; }
+.equations tbody th { min-width: 12rem; }
 th code { white-space: nowrap; }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-td:last-child { min-width: 7rem; }
-td:last-child.number { min-width: 0; padding-right: .25rem; }
+td.prose { min-width: 17rem; }
+td:last-child, th:last-child { padding-right: .25rem; }
 td ul { margin: 0; padding-left: 1rem; }
-.checks td { min-width: 15rem; }
-.checks td:last-child { min-width: 4rem; }
+.checks td.prose { min-width: 19rem; }
 .good { color: var(--good); font-weight: 600; }
 .bad { color: var(--bad); font-weight: 600; }
 abbr { font-size: .8em; color: var(--soft); }
@@ -85,21 +84,24 @@ footer { margin-top: 3rem; color: var(--soft); font-size: .85rem; }
   body { padding: 1rem .9rem 3rem; }
   h1 { font-size: 1.35rem; }
   h2 { margin-top: 2.25rem; }
+  .checks tbody th, .checks td.prose { min-width: 0; }
+  figure svg text { font-size: 13px !important; }
   .tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); }
 }
 @media print {
   @page { margin: 14mm; }
-  body { max-width: none; padding: 0; font-size: 10pt; }
+  html { font-size: 10pt; }
+  body { max-width: none; padding: 0; font-size: 1rem; }
   nav { display: none; }
   h2, h3, caption { break-after: avoid; }
   h2 { margin-top: 1.5rem; }
   .charts { grid-template-columns: 1fr 1fr; gap: 1rem 1.5rem; }
-  .verdict, .tiles, .strip, tr { break-inside: avoid; }
+  .verdict, .tiles, .strip, tr, .scroll { break-inside: avoid; }
   .scroll { overflow: visible; }
   table { font-size: 8pt; }
   th code, .number { white-space: normal; }
   th, td { padding-right: .5rem; }
-  td:last-child, .checks td { min-width: 0; }
+  td.prose, .checks td.prose, tbody th, .equations tbody th { min-width: 0; }
   pre { max-height: none; overflow: visible; white-space: pre-wrap; overflow-wrap: anywhere; font-size: 7.5pt; }
   a { color: inherit; text-decoration: none; }
 }

@@ -27,8 +27,9 @@ def verification(run: Run, timeline: Timeline) -> Section:
     for name, items in checks:
         recorded = sum(bool(numbers) for _, numbers, _ in items)
         kind = "good" if recorded == len(items) else "bad"
-        rows.append((name, Cell(_listed(items)), Cell(f"{recorded} of {len(items)}", kind)))
-    body = table("Check by check", ("check", "what was recorded, and where", "recorded"), rows, "checks")
+        head = Cell(f'{escaped(name)}<br><span class="{kind}">{recorded} of {len(items)} recorded</span>')
+        rows.append((head, Cell(_listed(items), "prose")))
+    body = table("Check by check", ("check", "what was recorded, and where"), rows, "checks")
     return Section("verification", "Verification of the run", body)
 
 
