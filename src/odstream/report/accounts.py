@@ -245,6 +245,8 @@ def balances(run: Run, timeline: Timeline) -> Section:
         )
         rows.append((one.words, verdict, Cell(escaped(numbers), "number"), one.source))
     wrong = [f"Out of balance: {text}." for text in ([] if last is None else complaints(last, budget))]
+    if any(one.difference for one in equations):
+        wrong.append("A difference is the left side less the right side.")
     body = table("Equations", ("equation", "verdict", "#with numbers", "from"), rows, "equations") + listed(wrong)
     names = [f"perf/{name}" for name in COUNTS if timeline.series(f"perf/{name}").is_known]
     if names:

@@ -217,16 +217,10 @@ def _scale(axes: Any, canvas: Canvas, lines: Sequence[Floats]) -> None:
         axes.set_yscale("log")
         axes.set_ylim(float(known.min()) / 1.3, float(known.max()) * 1.3)
         axes.minorticks_off()
-        axes.annotate(
-            "logarithmic", (1, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", **_note(ha="right")
-        )
+        axes.figure.texts[-1].set_text(f"{canvas.up}, logarithmic axis" if canvas.up else "logarithmic axis")
     else:
         axes.set_ylim(min(0.0, float(known.min(initial=0.0))), _roof(float(known.max(initial=0.0))))
     _ticks(axes, canvas)
-
-
-def _note(ha: str) -> dict[str, Any]:
-    return {"ha": ha, "va": "bottom", "color": SOFT, "fontsize": _FONT - 1.5}
 
 
 def _roof(most: float) -> float:

@@ -12,7 +12,6 @@ from odstream.report.html import (
     code,
     counted,
     figure_grid,
-    listed,
     missing,
     number,
     paragraph,
@@ -102,13 +101,13 @@ def _verdict(run: Run, timeline: Timeline) -> str:
         )
         return missing(what, how)
     last = timeline.records[-1]
-    head, *rest = last.verdict.split("; ")
+    head, _, advice = last.verdict.partition("; ")
     kind = _kind(head)
     sentence, colour = VERDICTS.get(kind, (head or "No verdict was recorded.", "grey"))
     return (
         f'<div class="verdict" style="--mark: var(--{colour})"><p class="kicker">Verdict at the end: '
         f'<strong data-verdict="{escaped(last.verdict)}">{escaped(head or "none")}</strong></p>'
-        f'<p class="big">{escaped(sentence)}</p>{listed(rest)}</div>{_shares(timeline)}'
+        f'<p class="big">{escaped(sentence)}</p>{paragraph(advice) if advice else ""}</div>{_shares(timeline)}'
     )
 
 

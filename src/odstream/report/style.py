@@ -39,7 +39,7 @@ nav ol { margin: 0; padding: 0; display: flex; flex-wrap: wrap; gap: .3rem 1.1re
 .verdict { margin: 1.25rem 0 1rem; padding: .8rem 1rem; background: var(--shade); border-left: 6px solid var(--mark);
   border-radius: 0 6px 6px 0; }
 .verdict p { margin: 0; }
-.verdict ul { margin: .4rem 0 0; }
+.verdict .big + p { margin-top: .35rem; }
 .verdict .kicker strong { color: var(--ink); }
 .verdict .big { font-size: 1.25rem; font-weight: 600; line-height: 1.35; }
 .missing { padding: .6rem .9rem; border: 1px dashed var(--soft); border-radius: 6px; max-width: none; }
