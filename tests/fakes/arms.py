@@ -150,6 +150,7 @@ FLAWS: dict[str, Callable[[Arm], None]] = {
     "no manager": _set("action_manager", None),
     "foreign manager": _set("action_manager", object()),
     "no spec": _set("expert_action_spec", None),
+    "float64 spec": _set("expert_action_spec", ExpertActionSpec(joint_names=JOINTS, dtype="float64")),
     "stubborn": _stubborn,
     "gap": _described(start=3, stop=4),
     "overlap": _described(start=1, stop=2),

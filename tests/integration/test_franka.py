@@ -186,7 +186,7 @@ def test_an_action_out_of_range_is_refused_and_steps_nothing(bad: float) -> None
     before, _ = environment.reset(seed=0)
     actions = np.zeros((2, 7), np.float32)
     actions[1, 3] = bad
-    with pytest.raises(ValueError, match=r"finite and within \[-1, 1\].* in row 1"):
+    with pytest.raises(ValueError, match=r"row 1 has arm.turn_x = .*finite and within \[-1.0, 1.0\]"):
         environment.step(actions)
     with pytest.raises(ValueError, match=r"actions must have shape \(2, 7\), got \(7,\)"):
         environment.step(actions[0])

@@ -143,3 +143,8 @@ def test_only_rows_that_begin_start_over() -> None:
 def test_segments_have_eight_different_names_and_an_instruction_each() -> None:
     assert len(set(SEGMENT_NAMES)) == 8
     assert all(waypoint.instruction for waypoint in WAYPOINTS)
+
+
+def test_cross_products_are_those_of_numpy_to_the_bit() -> None:
+    left, right = np.random.default_rng(0).normal(size=(2, 8, 3, 3))
+    np.testing.assert_array_equal(observation.cross(left, right), np.cross(left, right))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odstream.producers.action_terms import ActionTerm, Robot
-from odstream.producers.actions import ActionDescriptor, ControllerAction, complaint, flat_bounds, outside
+from odstream.producers.actions import ActionDescriptor, ControllerAction, complaint, flat_bounds, inside
 
 __all__ = ["ActionManager"]
 
@@ -83,9 +83,9 @@ class ActionManager:
         return ControllerAction(positions[0] if single else positions, self.joint_names)
 
     def _check_bounds(self, requests: NDArray[np.float64], rows: NDArray[np.int64]) -> None:
-        bad = outside(requests, self._low, self._high)
-        if bad.any():
-            index = int(np.flatnonzero(bad.any(axis=1))[0])
+        accepted = inside(requests, self._low, self._high)
+        if not accepted.all():
+            index = int(np.flatnonzero(~accepted.all(axis=1))[0])
             what = complaint(requests[index], self.descriptors, self._low, self._high)
             raise ValueError(f"the request of row {rows[index]} has {what}")
 

@@ -34,7 +34,7 @@ from odstream.producers.actions import (
     ExpertActionSpec,
     complaint,
     flat_bounds,
-    outside,
+    inside,
 )
 from odstream.producers.base import FieldSpec
 from odstream.producers.spaces import Leaf, action_leaf, read, require_finite
@@ -203,11 +203,11 @@ class PolicyRequests(ActionChannel):
                 f"{len(self._low)} numbers, or record action_semantics='expert_controller_command'"
             )
         requests = read(self.leaf, action, self._lead, whose=whose)
-        bad = outside(requests, self._low, self._high)
-        if not bad.any():
+        accepted = inside(requests, self._low, self._high)
+        if accepted.all():
             return Taken(requests, requests)
         rows = requests.reshape(-1, len(self._low))
-        bad_rows = bad.reshape(rows.shape).any(axis=1)
+        bad_rows = ~accepted.reshape(rows.shape).all(axis=1)
         refused = {
             int(row): f"{whose} requested {complaint(rows[row], self.report.descriptors, self._low, self._high)}"
             for row in np.flatnonzero(bad_rows & recorded)

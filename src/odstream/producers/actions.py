@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -126,7 +127,7 @@ class ControllerAction:
 
     def __post_init__(self) -> None:
         names = tuple(self.joint_names)
-        check_names("joint_names", names)
+        _check_joint_names(names)
         object.__setattr__(self, "joint_names", names)
         object.__setattr__(self, "positions", _targets("positions", self.positions, len(names)))
         if self.velocities is not None:
@@ -134,6 +135,12 @@ class ControllerAction:
             if velocities.shape != self.positions.shape:
                 raise ValueError(f"velocities must have shape {self.positions.shape}, got {velocities.shape}")
             object.__setattr__(self, "velocities", velocities)
+
+
+@lru_cache(maxsize=64)
+def _check_joint_names(names: tuple[str, ...]) -> None:
+    """Check names once: commands are made at every step."""
+    check_names("joint_names", names)
 
 
 def _targets(name: str, value: Any, joints: int) -> NDArray[np.float64]:
@@ -255,16 +262,17 @@ def flat_bounds(descriptors: Sequence[ActionDescriptor]) -> tuple[NDArray[np.flo
     return low, high
 
 
-def outside(requests: NDArray[Any], low: NDArray[np.float32], high: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Which elements of ``requests [..., W]`` are not accepted: beyond a bound, or not a number."""
-    return ~((requests >= low) & (requests <= high))
+def inside(requests: NDArray[Any], low: NDArray[np.float32], high: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Which elements of ``requests [..., W]`` are accepted: not beyond a bound, and a number."""
+    accepted: NDArray[np.bool_] = (requests >= low) & (requests <= high)
+    return accepted
 
 
 def complaint(request: NDArray[Any], descriptors: Sequence[ActionDescriptor], low: Any, high: Any) -> str:
     """Say what is wrong with the first bad element of a request ``[W]``: name, element, value, bounds."""
-    element = int(np.flatnonzero(outside(request, low, high))[0])
+    element = int(np.flatnonzero(~inside(request, low, high))[0])
     names = [f"{item.name}.{feature}" for item in descriptors for feature in item.feature_names]
     return (
-        f"{names[element]} = {request[element]} (element {element}), "
-        f"which must be finite and within [{low[element]}, {high[element]}]"
+        f"{names[element]} = {request[element]!s} (element {element}), "
+        f"which must be finite and within [{low[element]!s}, {high[element]!s}]"
     )

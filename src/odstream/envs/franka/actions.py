@@ -50,11 +50,8 @@ class FrankaRobot:
         self._simulation = simulation
 
     def joint_positions(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return ``[n, 8]``: angles of the arm, and the mean travel of the fingers."""
-        measured = self._simulation.state.joint_positions[rows]
-        positions: NDArray[np.float64] = measured[:, : ARM_JOINTS + 1]
-        positions[:, ARM_JOINTS] = 0.5 * (measured[:, ARM_JOINTS] + measured[:, ARM_JOINTS + 1])
-        return positions
+        """Return ``[n, 8]``: angles of the arm, and the travel of the left finger, which the right one follows."""
+        return self._simulation.state.joint_positions[rows, : ARM_JOINTS + 1]
 
     def jacobian(self, rows: NDArray[np.int64], joint_names: tuple[str, ...]) -> NDArray[np.float64]:
         """Return ``[n, 6, 7]`` for the arm; the fingers do not move the tool centre point."""

