@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from tensordict import TensorDict
 
 from examples.ods.simple_bc_demo.arms import UNLIMITED, FixedArm, Run, engine_cfg
+from examples.ods.simple_bc_demo.learner import new_learner
 from examples.ods.simple_bc_demo.resources import PRODUCER, ProcessUse, use_of_child
 from examples.ods.simple_bc_demo.settings import RunCfg
 from odstream.calibration import (
@@ -33,7 +34,6 @@ from odstream.calibration import (
 from odstream.configuration import ODSReuseProfileCfg
 from odstream.datasets import OnlineDataSource
 from odstream.engine import OnlineDataEngine
-from odstream.envs.franka.policy import ChunkPolicy, Learner
 from odstream.envs.franka.schema import SCHEMA
 from odstream.perf import ExposureRecorder
 from odstream.runtime import ODSFlowController, ODSFlowControllerCfg
@@ -56,7 +56,7 @@ def calibrate(cfg: RunCfg) -> Throughput:
     episodes = cfg.stream.calibration_episodes
     settings = engine_cfg(cfg, buffer_size=episodes, lifecycle_event_capacity=2 * episodes)
     with OnlineDataEngine(settings) as engine:
-        source, learner = OnlineDataSource(engine, schema=SCHEMA), Learner(ChunkPolicy(cfg.policy), cfg.learner)
+        source, learner = OnlineDataSource(engine, schema=SCHEMA), new_learner(cfg)
         learner.policy.freeze_normalisation(source.sample_context(1024, cfg.sequence))
         return run_calibration(
             engine,

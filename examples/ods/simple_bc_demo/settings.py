@@ -34,7 +34,7 @@ class StreamCfg:
     num_envs: int = 8
     """P: scenes that the producer simulates at once."""
     cache_episodes: int = 128
-    """C: episodes that can be sampled at once; a plan may ask for more, never for fewer. A multiple of `num_envs`."""
+    """C: episodes that can be sampled at once. A plan made here may ask for more. A multiple of `num_envs`."""
     reset: ResetKind = "randomised"
     """How far scenes differ, in training and in evaluation."""
     failure_rate: float = 0.0

@@ -28,6 +28,7 @@ from examples.ods.simple_bc_demo.arms import Arm, Run, open_arm
 from examples.ods.simple_bc_demo.checkpoint import CHECKPOINT, load_training, restore, save_training, settings_of
 from examples.ods.simple_bc_demo.evaluate import DEVELOPMENT_SEED
 from examples.ods.simple_bc_demo.journal import Journal
+from examples.ods.simple_bc_demo.learner import new_learner
 from examples.ods.simple_bc_demo.live import read_plan
 from examples.ods.simple_bc_demo.loop import Hooks, Training
 from examples.ods.simple_bc_demo.records import RECORDS, TRAJECTORIES, point_of, records_of, summary
@@ -36,7 +37,7 @@ from examples.ods.simple_bc_demo.settings import FULL, SMOKE, RunCfg
 from odstream.datasets.lerobot_import import import_lerobot
 from odstream.envs.franka.environment import FrankaPickPlace
 from odstream.envs.franka.evaluate import Evaluation, evaluate
-from odstream.envs.franka.policy import ChunkPolicy, Learner, save_policy
+from odstream.envs.franka.policy import Learner, save_policy
 from odstream.errors import MissingExtraError
 from odstream.perf import JsonLinesSink, LearnerMeter, PerfMonitor, PipelineShape, RunDirectory
 
@@ -86,7 +87,7 @@ def run(
     _say(f"{cfg.mode}, seed {cfg.seed}: {folder}")
     with open_arm(Run(cfg, folder, journal, meter, generator)) as arm:
         torch.manual_seed(cfg.seed)
-        learner = Learner(ChunkPolicy(cfg.policy), cfg.learner)
+        learner = new_learner(cfg)
         updates = 0 if resumed is None else restore(resumed, learner, arm.source, generator)
         delivered_before = updates * cfg.loop.batch_size if cfg.is_offline else 0
         shape = PipelineShape(batch_size=cfg.loop.batch_size)
