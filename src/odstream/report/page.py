@@ -66,13 +66,13 @@ def build_page(run: Run, *, png: bool = True, now_unix_ns: Callable[[], int] = t
 def _charts(run: Run, timeline: Timeline, plotter: Plotter) -> dict[str, list[Chart | None]]:
     drawn: dict[str, list[Chart | None]] = {"rates": [], "states": [], "cache": [], "steps": [], "reuse": []}
     if len(timeline):
-        drawn.update(_over_time(plotter))
+        drawn.update(_over_time(timeline, plotter))
     if run.trajectories is not None:
         drawn["reuse"] = _of_trajectories(run, plotter)
     return drawn
 
 
-def _over_time(plotter: Plotter) -> dict[str, list[Chart | None]]:
+def _over_time(timeline: Timeline, plotter: Plotter) -> dict[str, list[Chart | None]]:
     rates = [
         ("perf/train_capacity", "T", "blue"),
         ("perf/infer_capacity", "I", "green"),
@@ -80,7 +80,7 @@ def _over_time(plotter: Plotter) -> dict[str, list[Chart | None]]:
     ]
     rates_caption = (
         "thru: what training consumed. I: what production could make, T: what training could consume, each if the "
-        "other side never held it back. thru follows the smaller of the two."
+        "other side never held it back. Where episodes have budgets, thru follows the smaller of the two."
     )
     loss_caption = "train/loss as the training noted it, at the last step before each record."
     ages = [("perf/age_p50", "p50", "blue"), ("perf/age_p95", "p95", "red")]
@@ -110,7 +110,7 @@ def _over_time(plotter: Plotter) -> dict[str, list[Chart | None]]:
                 "budget-chart",
                 "What lies in the cache",
                 budgets,
-                "selections",
+                "selections" if timeline.series("perf/remaining").is_known else "rows",
                 "remaining: left on readable episodes. pool: what could be delivered now; rows, if there is no budget.",
             ),
             plotter.lines("memory-chart", "Memory", memory, "bytes", "Of the processes. GB are 10⁹ bytes."),

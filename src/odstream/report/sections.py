@@ -173,11 +173,11 @@ def _outcome(run: Run) -> list[tuple[str, Cell, str]]:
         return []
     facts = []
     final, target, met = run.outcome.get("final"), run.outcome.get("target"), run.outcome.get("target_met")
-    rate = final.get("rate", final.get("success_rate")) if isinstance(final, dict) else None
+    final = final if isinstance(final, dict) else {}
+    rate = final.get("success")
     if isinstance(rate, int | float):
-        note = (
-            f"of the scenes at the end; target {percent(target)}" if isinstance(target, int | float) else "at the end"
-        )
+        note = f"of {final.get('scenes', 'the')} fresh scenes at the end"
+        note += f"; target {percent(target)}" if isinstance(target, int | float) else ""
         facts.append(("solved", share(float(rate)), note))
     if isinstance(met, bool):
         facts.append(("target", Cell("met" if met else "missed", "good" if met else "bad"), "of the trainer"))
@@ -287,10 +287,13 @@ def further(timeline: Timeline, used: Sequence[str]) -> str:
 def overview(timeline: Timeline) -> str:
     """Return one sentence about the rates; empty if they are not known."""
     thru, infer, train = (timeline.summary(f"perf/{name}") for name in ("thru", "infer_capacity", "train_capacity"))
-    bound = min(infer.mean, train.mean)
+    has_budget = timeline.series("perf/remaining").is_known
+    bound, name = (min(infer.mean, train.mean), "min(I, T)") if has_budget else (train.mean, "T")
     if not bound > 0 or not thru.mean > 0:
         return ""
-    return paragraph(
-        f"Over the run training consumed {shown(thru.mean, 'samples/s')}, {percent(thru.mean / bound)} of the smaller "
-        f"capacity, min(I, T) = {shown(bound, 'samples/s')}."
-    )
+    sentence = f"Over the run training consumed {shown(thru.mean, 'samples/s')}, {percent(thru.mean / bound)} of "
+    sentence += f"{name} = {shown(bound, 'samples/s')}."
+    if not has_budget:
+        sentence += " Episodes have no budget and are used again as often as training likes: I, which counts each one "
+        sentence += "as often as the settings say, is no bound."
+    return paragraph(sentence)

@@ -13,22 +13,32 @@ import pytest
 
 from odstream.perf import METRICS, Record, read_records
 from odstream.report import Page, build_page, read_run
+from odstream.report.charts import Picture
 from tests.fakes.html import PageReader
 from tests.fakes.run import NASTY, PARTS, FakeRun, write_run
 
 pytest.importorskip("matplotlib", reason="needs the extra plot")
 
+BUDGETS = ("perf/remaining", "perf/retired")
 SECTIONS = ["rates", "states", "cache", "steps", "reuse", "plan", "balances", "verification", "environment"]
 
 
-def page_of(folder: Path, *, png: bool = False) -> Page:
+def page_of(folder: Path, *, png: bool = False, draws: bool = False) -> Page:
+    """Build the page; charts, which take most of the time, are drawn only where a test looks at them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in () if png or draws else ("draw_lines", "draw_bands", "draw_bars"):
+            patch.setattr(f"odstream.report.figures.{name}", lambda *_: Picture("<svg></svg>", None))
+        return built(folder, png)
+
+
+def built(folder: Path, png: bool) -> Page:
     return build_page(read_run(folder), png=png, now_unix_ns=lambda: 1_790_003_700_000_000_000)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, PageReader]:
     folder = write_run(tmp_path_factory.mktemp("runs") / "whole")
-    html = page_of(folder).html
+    html = page_of(folder, draws=True).html
     return folder, html, PageReader(html)
 
 
@@ -255,6 +265,29 @@ def test_a_run_without_budgets_has_no_equation_of_budgets(tmp_path: Path) -> Non
     (tmp_path / "run.json").write_text(json.dumps(head), encoding="utf-8")
     reader = PageReader(page_of(tmp_path).html)
     assert not any("×" in words or "beyond" in words for words in differences(reader))
+
+
+def test_without_budgets_production_is_no_bound_of_what_training_consumes(tmp_path: Path) -> None:
+    write_run(tmp_path, parts=("metrics.jsonl",))
+    assert "of min(I, T) =" in page_of(tmp_path).html
+
+    def without_budget(_: int, record: Record) -> Record:
+        return dataclasses.replace(
+            record, values={name: value for name, value in record.values.items() if name not in BUDGETS}
+        )
+
+    rewrite(tmp_path, without_budget)
+    html = page_of(tmp_path).html
+    assert "min(I, T) =" not in html
+    assert "is no bound" in html
+
+
+def test_the_result_that_a_trainer_left_is_told(tmp_path: Path) -> None:
+    outcome = {"target": 0.95, "target_met": False, "final": {"scenes": 100, "success": 0.83}}
+    (write_run(tmp_path, parts=()) / "demo.json").write_text(json.dumps(outcome), encoding="utf-8")
+    html = page_of(tmp_path).html
+    assert "of 100 fresh scenes at the end" in html
+    assert ">missed</dd>" in html
 
 
 # ---------------------------------------------------------------- a page that is safe, and for everyone
