@@ -176,6 +176,9 @@ class ArmEnv(Arm, gym.Env[Any, Any]):
     observation_space = OBSERVATION
     action_space = ACTION
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(1, **settings)
+
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         self.begin([0], [seed])
         return self.observe()[0], {}
