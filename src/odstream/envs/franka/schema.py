@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from odstream.envs.franka.actions import ACTION_CONTRACTS
 from odstream.envs.franka.environment import CONTROL_PERIOD_S
 
 _JOINTS = [f"joint{number}" for number in range(1, 8)] + ["finger_left", "finger_right"]
@@ -42,6 +43,7 @@ SCHEMA: dict[str, Any] = {
         "names": [*(f"move_{entry}" for entry in _XYZ), *(f"turn_{entry}" for entry in _XYZ), "gripper"],
         "dtype": "float32",
         "semantics": "policy_request",
+        "contracts": list(ACTION_CONTRACTS),
         "units": "shares of the largest step, -1 to 1; gripper: -1 opens, 1 closes",
         "frame": "world",
         "step_dt": CONTROL_PERIOD_S,
