@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from odstream import __version__
 from odstream.report import accounts, sections
 from odstream.report.balances import all_equations
-from odstream.report.figures import LEARNER_BANDS, PRODUCER_BANDS, Chart, Plotter
+from odstream.report.figures import LEARNER_BANDS, PRODUCER_BANDS, Plotter
+from odstream.report.gallery import draw_charts
 from odstream.report.html import Section, anchor
 from odstream.report.run import Run
 from odstream.report.series import Timeline
@@ -46,7 +45,7 @@ def build_page(run: Run, *, png: bool = True, now_unix_ns: Callable[[], int] = t
         MissingExtraError: If there is something to draw, and the extra ``plot`` is not installed.
     """
     timeline = Timeline(run.records, run.started_unix_ns)
-    charts = _charts(run, timeline, Plotter(timeline, png=png))
+    charts = draw_charts(run, timeline, Plotter(timeline, png=png))
     parts = [
         sections.rates(timeline, charts["rates"]),
         sections.states(timeline, charts["states"]),
@@ -63,107 +62,9 @@ def build_page(run: Run, *, png: bool = True, now_unix_ns: Callable[[], int] = t
     return Page(html, {chart.name: chart.picture.png for chart in drawn if chart.picture.png is not None})
 
 
-def _charts(run: Run, timeline: Timeline, plotter: Plotter) -> dict[str, list[Chart | None]]:
-    drawn: dict[str, list[Chart | None]] = {"rates": [], "states": [], "cache": [], "steps": [], "reuse": []}
-    if len(timeline):
-        drawn.update(_over_time(timeline, plotter))
-    if run.trajectories is not None:
-        drawn["reuse"] = _of_trajectories(run, plotter)
-    return drawn
-
-
-def _over_time(timeline: Timeline, plotter: Plotter) -> dict[str, list[Chart | None]]:
-    rates = [
-        ("perf/train_capacity", "T", "blue"),
-        ("perf/infer_capacity", "I", "green"),
-        ("perf/thru", "thru", "red"),
-    ]
-    rates_caption = (
-        "thru: what training consumed. I: what production could make, T: what training could consume, each if the "
-        "other side never held it back. Where episodes have budgets, thru follows the smaller of the two."
-    )
-    loss_caption = "train/loss as the training noted it, at the last step before each record."
-    ages = [("perf/age_p50", "p50", "blue"), ("perf/age_p95", "p95", "red")]
-    budgets = [("perf/remaining", "remaining", "blue"), ("perf/pool", "pool", "orange")]
-    memory = [("perf/learner_memory", "learner", "blue"), ("perf/producer_memory", "producer", "red")]
-    memory.append(("perf/device_memory", "device", "green"))
-    split = [
-        ("perf/compute_time", "compute", "blue"),
-        ("perf/data_time", "data", "sky"),
-        ("perf/dispatch_wait", "wait", "red"),
-    ]
-    calls = [("perf/infer_batch_time", "call", "green")]
-    return {
-        "rates": [
-            plotter.lines("rates-chart", "Rates", rates, "samples/s", rates_caption, steps=True),
-            plotter.lines("loss-chart", "Loss", [("train/loss", "loss", "purple")], "", loss_caption, steps=True),
-        ],
-        "states": [
-            plotter.bands("learner", "Learner: time in state", "What is useful lies at the bottom."),
-            plotter.bands("producer", "Producer: time in state", "Over all slots. What is useful lies at the bottom."),
-        ],
-        "cache": [
-            plotter.lines(
-                "age-chart", "Age of what is delivered", ages, "s", "From publication to delivery: median and 95 %."
-            ),
-            plotter.lines(
-                "budget-chart",
-                "What lies in the cache",
-                budgets,
-                "selections" if timeline.series("perf/remaining").is_known else "rows",
-                "remaining: left on readable episodes. pool: what could be delivered now; rows, if there is no budget.",
-            ),
-            plotter.lines("memory-chart", "Memory", memory, "bytes", "Of the processes. GB are 10⁹ bytes."),
-        ],
-        "steps": [
-            plotter.stack(
-                "step-chart",
-                "Time of an optimizer step",
-                split,
-                "Labels: means over the run. data: getting a batch that exists. wait: until there was one.",
-            ),
-            plotter.lines(
-                "call-chart",
-                "Time of a producer's call",
-                calls,
-                "s",
-                "Without queueing and publication, failed tries included.",
-            ),
-        ],
-    }
-
-
-def _of_trajectories(run: Run, plotter: Plotter) -> list[Chart | None]:
-    assert run.trajectories is not None
-    gone = accounts.replaced(run)
-    shown = gone or list(run.trajectories.episodes)
-    which = "replaced" if gone else "cached"
-    budget = run.trajectories.assigned_chunks
-    mark = None if budget is None else (float(budget), f"K = {budget}")
-    coverage = [one.anchors / one.length for one in shown if one.length]
-    return [
-        plotter.histogram(
-            "reuse-chart",
-            f"Deliveries per {which} trajectory",
-            np.array([one.delivered for one in shown], np.float64),
-            "delivered selections",
-            "How far the allowance was used." + ("" if budget is None else " What is missing to K retired unused."),
-            mark,
-        ),
-        plotter.histogram(
-            "anchors-chart",
-            f"Frames seen per {which} trajectory",
-            np.array(coverage, np.float64) * 100,
-            "unique anchors, % of its frames",
-            "An anchor is the current frame of a selection; a selection is no pass over the trajectory.",
-        ),
-        plotter.generations(run.trajectories.episodes),
-    ]
-
-
 def _document(run: Run, timeline: Timeline, parts: Sequence[Section], now_unix_ns: int) -> str:
     used = {f"perf/{name}" for name in accounts.COUNTS} | {f"perf/learner/{name}" for name, _ in LEARNER_BANDS}
-    used |= {f"perf/producer/{name}" for name, _ in PRODUCER_BANDS} | sections.TABLED
+    used |= {f"perf/producer/{name}" for name, _ in PRODUCER_BANDS} | sections.TABLED | {"train/loss"}
     links = "".join(f"<li>{anchor(part.anchor, part.title)}</li>" for part in parts)
     first, *others = parts
     body = [_section(Section(first.anchor, first.title, sections.overview(timeline) + first.body))]

@@ -41,7 +41,8 @@ _STATES = {
     "producer/down": "Not running.",
 }
 _ABOUT = {metric.name: (metric.unit, metric.help) for metric in METRICS} | {
-    f"perf/{name}": ("fraction", text) for name, text in _STATES.items()
+    "train/loss": ("", "As the training noted it, at the last step before the record."),
+    **{f"perf/{name}": ("fraction", text) for name, text in _STATES.items()},
 }
 TABLED = frozenset(
     f"perf/{name}"
@@ -189,7 +190,7 @@ def _outcome(run: Run) -> list[tuple[str, Cell, str]]:
 
 def rates(timeline: Timeline, charts: Sequence[Chart | None]) -> Section:
     """Return the section on rates."""
-    names = ("perf/thru", "perf/infer_capacity", "perf/train_capacity", "perf/window")
+    names = ("perf/thru", "perf/infer_capacity", "perf/train_capacity", "perf/window", "train/loss")
     return _over_time("rates", "Rates over time", timeline, charts, names)
 
 
