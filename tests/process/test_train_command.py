@@ -81,7 +81,7 @@ def test_a_task_is_measured_planned_and_trained_and_the_run_is_put_beside_its_pl
 
 def test_without_a_plan_there_is_nothing_to_compare(folder: Path) -> None:
     assert run(folder, "training.good=false") == 1
-    assert sorted(file.name for file in (folder / "run").iterdir()) == ["engine.txt", "task.yaml"]
+    assert sorted(file.name for file in (folder / "run").iterdir()) == ["engine.txt", "run.json", "task.yaml"]
     assert (folder / "run/engine.txt").read_text() == "8 None 16"
     kept = read_task(str(folder / "run/task.yaml"))
     assert kept.training == {"updates": 60, "good": False}

@@ -32,6 +32,16 @@ class ObservedEngine(FlowEngine, Protocol):
         """The ledger."""
 
 
+class RunObserver(Protocol):
+    """Whoever else wants to know what the controller of a planned run reports."""
+
+    def on_events(self, events: Sequence[Mapping[str, Any]]) -> object:
+        """Take lifecycle events."""
+
+    def on_interval(self, kind: str, started: float, ended: float) -> object:
+        """Take a wait that has ended."""
+
+
 class RunRecorder:
     """Observes a planned run: hand its ``on_*`` methods to the `ODSFlowController`, and count what was delivered.
 
@@ -96,21 +106,27 @@ class PlannedRun:
         self._run: tuple[ObservedEngine, ODSFlowController, RunRecorder] | None = None
 
     def control(
-        self, engine: ObservedEngine, learner: Callable[[], LearnerWork]
+        self, engine: ObservedEngine, learner: Callable[[], LearnerWork], observer: RunObserver | None = None
     ) -> tuple[ODSFlowController, RunRecorder]:
         """Return the controller of a running engine, and the recorder to tell of deliveries.
+
+        Args:
+            engine: Configured from the plan.
+            learner: Returns what the learner has done so far. Called at every refill request.
+            observer: Told of events and waits as well, after the recorder.
 
         Raises:
             ValueError: If the engine was not configured from the plan.
         """
         recorder = RunRecorder(learner)
+        observers = (recorder,) if observer is None else (recorder, observer)
         controller = ODSFlowController(
             engine,
             self._cfg,
             plan=self.plan,
-            on_events=recorder.on_events,
+            on_events=_all(one.on_events for one in observers),
             on_refill=recorder.on_refill,
-            on_interval=recorder.on_interval,
+            on_interval=_all(one.on_interval for one in observers),
         )
         self._run = (engine, controller, recorder)
         return controller, recorder
@@ -130,3 +146,13 @@ class PlannedRun:
             recorder.records(engine),
             planned_first_publication_s=self.inputs.runtime.first_publication_p95_seconds,
         )
+
+
+def _all(calls: Iterable[Callable[..., object]]) -> Callable[..., None]:
+    every = tuple(calls)
+
+    def call(*arguments: Any) -> None:
+        for one in every:
+            one(*arguments)
+
+    return call

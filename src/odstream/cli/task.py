@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import yaml  # type: ignore[import-untyped]
 from omegaconf import OmegaConf
@@ -17,9 +17,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from odstream.calibration import CalibrationCfg, PlannedRun, record_from_mapping
 from odstream.calibration.documents import check_names
+from odstream.cli.debug import DebugCfg
 from odstream.engine import OnlineDataEngine, OnlineDataEngineCfg
 from odstream.producers.gym_config import validate_gym_config
 from odstream.runtime import ODSFlowControllerCfg
+
+if TYPE_CHECKING:
+    from odstream.perf.training import TrainingMetrics
 
 SHIPPED = {"franka": "odstream.envs.franka"}
 """Tasks that come with the package: their names, and the packages that hold the two files below."""
@@ -34,7 +38,12 @@ CHOSEN_BY_THE_COMMAND = (
 
 
 class Trainer(Protocol):
-    """Prepares a training. Starts nothing yet."""
+    """Prepares a training. Starts nothing yet.
+
+    With metrics on (``debug.enable_perf_metrics``) it also gets ``metrics``, and one line in its loop is enough::
+
+        batches = loader if metrics is None else metrics.batches(loader, engine, current=history_length - 1)
+    """
 
     def __call__(
         self,
@@ -44,6 +53,7 @@ class Trainer(Protocol):
         batch_size: int,
         output: Path,
         planned: PlannedRun | None,
+        metrics: TrainingMetrics | None = None,
     ) -> Callable[[], bool]:
         """Check the settings and return what trains.
 
@@ -53,6 +63,8 @@ class Trainer(Protocol):
             batch_size: Chunks per update.
             output: Folder for the results; it is made before the training runs.
             planned: Gives the training its flow controller. None: there is no plan, the trainer asks for refills.
+            metrics: Meter the training; open by the time it runs. Given only if they are on: a trainer that offers
+                none may leave this parameter out. Hand them to ``planned.control`` as its observer, too.
 
         Returns:
             What trains, and then says whether the result is as wanted.
@@ -74,6 +86,7 @@ class Task:
     trainer: Trainer | None
     training: Mapping[str, Any]
     flow: ODSFlowControllerCfg
+    debug: DebugCfg
     text: str
     """The task with all overrides, as YAML."""
 
@@ -119,7 +132,7 @@ def task_from_yaml(text: str, overrides: Sequence[str] = ()) -> Task:
     parts, text = _merged(text, overrides)
     measured = {item.name: item.default is MISSING for item in fields(CalibrationCfg)}
     required = {"engine", "learner", *(name for name, is_required in measured.items() if is_required)}
-    check_names(parts, required, {"trainer", "training", "flow", *measured} - required, "the task")
+    check_names(parts, required, {"trainer", "training", "flow", "debug", *measured} - required, "the task")
     trainer = parts.get("trainer")
     return Task(
         engine=_engine_cfg(parts["engine"]),
@@ -128,6 +141,7 @@ def task_from_yaml(text: str, overrides: Sequence[str] = ()) -> Task:
         trainer=None if trainer is None else _imported("trainer", trainer),
         training=_mapping("training", parts.get("training", {})),
         flow=record_from_mapping(ODSFlowControllerCfg, _mapping("flow", parts.get("flow", {})), "flow"),
+        debug=record_from_mapping(DebugCfg, _mapping("debug", parts.get("debug", {})), "debug"),
         text=text,
     )
 

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from odstream.calibration import PlannedRun, comparison_to_json, plan_from_json, plan_to_json, render_comparison
+from odstream.cli.debug import metered_engine, metrics_for, shape_of
 from odstream.cli.task import Task, read_task
 from odstream.configuration import ODSConfiguration
 from odstream.engine import OnlineDataEngineCfg
+
+if TYPE_CHECKING:
+    from odstream.perf.training import TrainingMetrics
 
 TARGET_MISSED, INVALID_INPUT = 1, 2
 TASK, PLAN, COMPARISON = "task.yaml", "plan.json", "comparison.json"
@@ -46,24 +54,83 @@ def main(arguments: Sequence[str]) -> int:
     cfg = tyro.cli(TrainCfg, args=arguments, prog="odstream train", description=(main.__doc__ or "").partition("\n")[0])
     output = cfg.output or Path("runs") / Path(cfg.config).stem
     try:
-        task = read_task(cfg.config, cfg.overrides)
-        planned = None if cfg.plan is None else _planned(task, cfg.plan)
-        run = _prepared(task, planned, output)
+        job = _prepared(read_task(cfg.config, cfg.overrides), cfg, output)
         if output.exists() and not cfg.overwrite:
             raise ValueError(f"output: {output} exists; choose another folder, or say --overwrite")
-    except (OSError, ValueError, TypeError) as error:
+        _open(job, cfg, output)
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
         print(f"odstream train: {error}", file=sys.stderr)
         return INVALID_INPUT
-    output.mkdir(parents=True, exist_ok=True)
-    for name in (PLAN, COMPARISON):
-        (output / name).unlink(missing_ok=True)
-    (output / TASK).write_text(task.text, encoding="utf-8")
-    if planned is not None:
-        (output / PLAN).write_text(plan_to_json(planned.inputs), encoding="utf-8")
-    as_wanted = run()
-    if planned is not None:
-        _compare(planned, output)
+    with nullcontext() if job.metrics is None else job.metrics:
+        as_wanted = job.run()
+    if job.planned is not None:
+        _compare(job.planned, output)
+    if job.metrics is not None and job.metrics.verdict:
+        print(f"\nverdict    {job.metrics.verdict}")
+    print(f"report     odstream report {output}")
     return 0 if as_wanted else TARGET_MISSED
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Job:
+    """A training, checked and not started."""
+
+    task: Task
+    planned: PlannedRun | None
+    metrics: TrainingMetrics | None
+    engine: OnlineDataEngineCfg
+    run: Callable[[], bool]
+
+
+def _prepared(task: Task, cfg: TrainCfg, output: Path) -> _Job:
+    if task.trainer is None:
+        raise ValueError("the task misses trainer, the function that trains")
+    planned = None if cfg.plan is None else _planned(task, cfg.plan)
+    engine = task.engine if planned is None else engine_for(planned.plan, task.engine)
+    batch_size = task.calibration.batch_size
+    metrics = metrics_for(task.debug, engine, batch_size, None if planned is None else planned.plan)
+    more: dict[str, Any] = {}
+    if metrics is not None:
+        _check_takes_metrics(task.trainer)
+        engine, more = metered_engine(engine), {"metrics": metrics}
+    run = task.trainer(task.training, engine=engine, batch_size=batch_size, output=output, planned=planned, **more)
+    return _Job(task=task, planned=planned, metrics=metrics, engine=engine, run=run)
+
+
+def _check_takes_metrics(trainer: Callable[..., object]) -> None:
+    parameters = inspect.signature(trainer).parameters.values()
+    if not any(one.name == "metrics" or one.kind is one.VAR_KEYWORD for one in parameters):
+        raise ValueError("debug.enable_perf_metrics is on, but the trainer has no parameter named metrics")
+
+
+def _open(job: _Job, cfg: TrainCfg, output: Path) -> None:
+    """Make the run directory and start the sinks. What cannot start leaves nothing that was not there before."""
+    from odstream.perf.run_directory import RunDirectory
+
+    is_new = not output.exists()
+    run = RunDirectory(output, _settings(job, cfg), replace=cfg.overwrite)
+    try:
+        for name in (PLAN, COMPARISON):
+            (output / name).unlink(missing_ok=True)
+        (output / TASK).write_text(job.task.text, encoding="utf-8")
+        if job.planned is not None:
+            (output / PLAN).write_text(plan_to_json(job.planned.inputs), encoding="utf-8")
+        if job.metrics is not None:
+            job.metrics.open(run)
+    except BaseException:
+        if is_new:
+            shutil.rmtree(output, ignore_errors=True)
+        raise
+
+
+def _settings(job: _Job, cfg: TrainCfg) -> dict[str, Any]:
+    shape = shape_of(job.task.debug, job.engine, job.task.calibration.batch_size)
+    return {
+        "task": cfg.config,
+        "planned": job.planned is not None,
+        "shape": dataclasses.asdict(shape),
+        "debug": dataclasses.asdict(job.task.debug),
+    }
 
 
 def _planned(task: Task, path: Path) -> PlannedRun:
@@ -81,18 +148,6 @@ def _planned(task: Task, path: Path) -> PlannedRun:
     if task.flow.max_generated_episodes is not None:
         raise ValueError("flow.max_generated_episodes must not be set: the trainer says when a training ends")
     return PlannedRun(inputs, task.flow)
-
-
-def _prepared(task: Task, planned: PlannedRun | None, output: Path) -> Callable[[], bool]:
-    if task.trainer is None:
-        raise ValueError("the task misses trainer, the function that trains")
-    return task.trainer(
-        task.training,
-        engine=task.engine if planned is None else engine_for(planned.plan, task.engine),
-        batch_size=task.calibration.batch_size,
-        output=output,
-        planned=planned,
-    )
 
 
 def engine_for(plan: ODSConfiguration, engine: OnlineDataEngineCfg) -> OnlineDataEngineCfg:

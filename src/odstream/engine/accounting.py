@@ -50,6 +50,7 @@ def stats(store: CacheStore, *, budgeted: bool) -> dict[str, Any]:
         "failed_episodes": int(words[Word.FAILED_EPISODES]),
         "generated_frames": int(words[Word.GENERATED_FRAMES]),
         "production_seconds": float(words[Word.PRODUCTION_NS]) / 1e9,
+        "producer_pid": int(words[Word.WORKER_PID]),
         "producer_state": work.state,
         "busy_seconds": work.busy_ns / 1e9,
         "publish_seconds": work.publish_ns / 1e9,

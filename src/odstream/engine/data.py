@@ -346,8 +346,9 @@ class OnlineDataEngine:
         ``retired_chunks`` (that were left when their episodes were replaced): budget * successful_episodes =
         sampled_chunks + remaining_chunks + retired_chunks at every moment.
 
-        And what the producer process does: ``producer_state``, one of ``busy, publish, blocked, down``, and the time
-        spent in each so far, ``busy_seconds, publish_seconds, blocked_seconds, down_seconds``, which sum to its age.
+        And what the producer process, ``producer_pid``, does: ``producer_state``, one of ``busy, publish, blocked,
+        down``, and the time spent in each so far, ``busy_seconds, publish_seconds, blocked_seconds, down_seconds``,
+        which sum to its age.
         """
         return {**accounting.stats(self._started("get_stats()"), budgeted=self._budgeted), "run_id": self.run_id}
 

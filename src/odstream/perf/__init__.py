@@ -17,6 +17,7 @@ from odstream.perf.records import JsonLinesSink, Record, read_records
 from odstream.perf.run_directory import RunDirectory
 from odstream.perf.shape import PipelineShape
 from odstream.perf.sinks import MetricSink, open_sinks
+from odstream.perf.training import TrainingMetrics, TrainingMetricsCfg
 from odstream.perf.window import Window, WindowCfg, Windows
 
 __all__ = [
@@ -38,6 +39,8 @@ __all__ = [
     "RunDirectory",
     "Snapshot",
     "Thresholds",
+    "TrainingMetrics",
+    "TrainingMetricsCfg",
     "Trajectories",
     "Trajectory",
     "Window",

@@ -33,11 +33,14 @@ class EngineMeter:
     def __init__(self, engine: MeteredEngine, *, name: str = "engine") -> None:
         self._engine = engine
         self._name = name
+        self.generation = 0
+        """Completed generations, as of the newest snapshot."""
         self._states: dict[str, int] = {state: 0 for state in PRODUCER_STATES}
 
     def snapshot(self) -> Snapshot:
         """Read the engine and return what was added up so far. Takes the cache's lock for microseconds."""
         stats = self._engine.get_stats()
+        self.generation = int(stats["completed_generation"])
         self._states = _never_backwards(self._states, _states_ns(stats))
         accepted, failed = int(stats["successful_episodes"]), int(stats["failed_episodes"])
         return Snapshot(

@@ -60,6 +60,8 @@ class Facts:
     totals: Mapping[str, int] = field(default_factory=dict)
     """Counters since the start."""
     pool: PoolReading = PoolReading()
+    memory: Mapping[str, int] = field(default_factory=dict)
+    """Bytes at the right edge, by whose they are: ``learner``, ``producer``, ``device``."""
 
 
 def total_rate(counts: Sequence[float], durations_s: Sequence[float]) -> float | None:
@@ -108,8 +110,8 @@ class FactFinder:
         self.shape = shape
         self._rates: dict[tuple[str, str, int], float] = {}
 
-    def facts(self, window: Window, pool: PoolReading | None = None) -> Facts:
-        """Return the facts of a window."""
+    def facts(self, window: Window, pool: PoolReading | None = None, memory: Mapping[str, int] | None = None) -> Facts:
+        """Return the facts of a window, with what was read at its right edge."""
         learners, producers = window.learners, window.producers
         steps = max((rank.counts["steps"] for rank in learners), default=0)
         times = [_step_ns(rank) / rank.counts["steps"] / 1e9 for rank in learners if rank.counts["steps"]]
@@ -143,6 +145,7 @@ class FactFinder:
             age_p95_s=ages.quantile_s(0.95),
             totals=window.totals,
             pool=PoolReading() if pool is None else pool,
+            memory=memory or {},
         )
 
     def _capacity(self, producers: Sequence[Difference]) -> tuple[float | None, bool]:

@@ -28,6 +28,10 @@ def _pool(name: str) -> Callable[[Facts], float | None]:
     return lambda facts: getattr(facts.pool, name)
 
 
+def _memory(whose: str) -> Callable[[Facts], float | None]:
+    return lambda facts: facts.memory.get(whose)
+
+
 def _total(name: str) -> Callable[[Facts], float | None]:
     return lambda facts: facts.totals.get(name)
 
@@ -163,7 +167,11 @@ METRICS: tuple[Metric, ...] = (
         _in_flight,
     ),
     Metric(
-        "perf/prefetched", "selections", "Drawn by a loader and not received yet.", "drawn - delivered", _prefetched
+        "perf/prefetched",
+        "selections",
+        "Drawn and not received by the loop: waiting in a loader, or used otherwise, as for a normalisation.",
+        "drawn - delivered",
+        _prefetched,
     ),
     Metric("perf/remaining", "selections", "Left on readable episodes.", "read at the right edge", _pool("remaining")),
     Metric(
@@ -172,6 +180,27 @@ METRICS: tuple[Metric, ...] = (
         "Left on episodes when they were replaced.",
         "K * published - drawn - remaining",
         _pool("retired"),
+    ),
+    Metric(
+        "perf/learner_memory",
+        "bytes",
+        "Resident memory of the learner's process, the shared cache included as far as it was touched.",
+        "read at the right edge",
+        _memory("learner"),
+    ),
+    Metric(
+        "perf/producer_memory",
+        "bytes",
+        "The same of the producer's process and of all that it started.",
+        "read at the right edge",
+        _memory("producer"),
+    ),
+    Metric(
+        "perf/device_memory",
+        "bytes",
+        "Reserved by torch on the learner's CUDA device.",
+        "read at the right edge",
+        _memory("device"),
     ),
 )
 """Every metric, in the order of the docs page."""

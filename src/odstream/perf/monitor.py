@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
@@ -48,6 +48,7 @@ class PerfMonitor:
         producers: Meters of all slots.
         ranks: Meters of other ranks.
         pool: Reads what lies between. None: not known.
+        memory: Reads how many bytes are held, by whom: ``learner``, ``producer``, ``device``. None: not known.
         sinks: Where records go; closed with the monitor.
         progress: A bar; closed with the monitor.
         window: How long a window is.
@@ -67,6 +68,7 @@ class PerfMonitor:
         producers: Sequence[SnapshotSource] = (),
         ranks: Sequence[SnapshotSource] = (),
         pool: Callable[[], PoolReading] | None = None,
+        memory: Callable[[], Mapping[str, int]] | None = None,
         sinks: Sequence[MetricSink] = (),
         progress: ProgressBar | None = None,
         window: WindowCfg | None = None,
@@ -79,7 +81,8 @@ class PerfMonitor:
         self.record: Record | None = None
         """The newest one."""
         self._sources = (learner, *ranks, *producers)
-        self._pool, self._sinks, self._progress = pool, tuple(sinks), progress
+        self._pool, self._memory = pool, memory
+        self._sinks, self._progress = tuple(sinks), progress
         self._every_ns = round(check_finite("every_s", every_s) * 1e9)
         self._clock_ns, self._unix_ns = clock_ns, unix_ns
         self._windows = Windows(window, clock_ns=clock_ns)
@@ -154,7 +157,11 @@ class PerfMonitor:
         return record
 
     def _record_of(self, window: Window) -> Record:
-        facts = self._finder.facts(window, None if self._pool is None else self._pool())
+        facts = self._finder.facts(
+            window,
+            None if self._pool is None else self._pool(),
+            None if self._memory is None else self._memory(),
+        )
         values, stale = self._readings.read(facts)
         found = self._diagnosed(window, facts)
         return Record(

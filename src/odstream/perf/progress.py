@@ -67,6 +67,10 @@ class ProgressBar:
             self._bar.set_postfix(progress_fields(self._record, loss=loss, epoch=epoch), refresh=False)
         self._bar.update()
 
+    def write(self, text: str) -> None:
+        """Print a text above the bar."""
+        self._bar.write(text)
+
     def close(self) -> None:
         """Draw it a last time and let go of the terminal."""
         self._bar.close()

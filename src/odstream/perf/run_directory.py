@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import Any
 
 __all__ = ["RunDirectory", "describe_environment"]
 
+_OF_A_RUN = ("run.json", "metrics.jsonl", "trajectories.json", "tensorboard", "wandb", "report.html", "report-plots")
 _PACKAGES = ("odstream", "torch", "numpy", "tensordict", "gymnasium")
 
 
@@ -40,13 +42,14 @@ class RunDirectory:
     Args:
         path: A folder that does not exist yet, or is empty.
         settings: Written to ``run.json``; must be JSON.
+        replace: Take a folder that is not empty, and remove from it what a run directory has of an earlier run.
 
     Raises:
         FileExistsError: If there is something in it.
         TypeError: If ``settings`` cannot be written. Nothing is created then.
     """
 
-    def __init__(self, path: Path | str, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, path: Path | str, settings: Mapping[str, Any] | None = None, *, replace: bool = False) -> None:
         self.path = Path(path)
         text = json.dumps(
             {
@@ -57,12 +60,26 @@ class RunDirectory:
             indent=2,
             sort_keys=True,
         )
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        if self.path.exists() and (not self.path.is_dir() or (any(self.path.iterdir()) and not replace)):
             raise FileExistsError(f"the run directory must be new or empty, {self.path} is not; choose another")
         self.path.mkdir(parents=True, exist_ok=True)
+        for name in _OF_A_RUN:
+            _remove(self.path / name)
         (self.path / "run.json").write_text(text + "\n", encoding="utf-8")
+
+    @property
+    def trajectories_path(self) -> Path:
+        """What became of every trajectory."""
+        return self.path / "trajectories.json"
 
     @property
     def records_path(self) -> Path:
         """The JSON lines."""
         return self.path / "metrics.jsonl"
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ nothing is lost in silence. Stale values reach the JSON lines and Prometheus, ma
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -16,7 +17,7 @@ from odstream.errors import MissingExtraError
 from odstream.perf.metrics import METRICS
 from odstream.perf.records import JsonLinesSink, Record
 from odstream.perf.run_directory import RunDirectory
-from odstream.validation import check_choice, check_int
+from odstream.validation import check_int
 
 __all__ = [
     "SINKS",
@@ -25,6 +26,7 @@ __all__ = [
     "TensorBoardSink",
     "TrackioSink",
     "WandbSink",
+    "check_sinks",
     "open_sinks",
 ]
 
@@ -194,6 +196,57 @@ SINKS: dict[str, Callable[[RunDirectory, Mapping[str, Any]], MetricSink]] = {
 """What can be named in `open_sinks`."""
 
 
+_MODULES = {
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "trackio": "trackio",
+    "prometheus": "prometheus_client",
+}
+"""What the extra of this name installs."""
+_SETTINGS: dict[str, tuple[str, ...]] = {"jsonl": (), "tensorboard": (), "prometheus": ("port", "address")}
+"""Settings of sinks by name. What is passed on to another package is not listed: it knows its own."""
+
+
+def check_sinks(names: Sequence[str], settings: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    """Check what `open_sinks` would be given, and that it is installed. Starts nothing.
+
+    Raises:
+        ValueError, TypeError: If a name is unknown or given twice, or a setting is unknown or for none of them.
+        MissingExtraError: If one is not installed.
+    """
+    if isinstance(names, str):
+        raise TypeError(f"names must be a list of sinks, got the text {names!r}")
+    settings = settings or {}
+    for name in [*names, *settings]:
+        _check_known("sink", name, tuple(SINKS))
+    if len(set(names)) < len(names):
+        raise ValueError(f"each sink must be named once, got {list(names)}")
+    if unused := [name for name in settings if name not in names]:
+        raise ValueError(f"there are settings for sinks that are not named: {', '.join(unused)}")
+    for name, values in settings.items():
+        _check_settings(name, values)
+    for name in names:
+        if name in _MODULES:
+            _imported(_MODULES[name], name)
+
+
+def _check_settings(sink: str, values: object) -> None:
+    if not isinstance(values, Mapping):
+        raise TypeError(f"the settings of the sink {sink!r} must be a mapping, got {values!r}")
+    for key in values:
+        if sink in _SETTINGS:
+            _check_known(f"setting of the sink {sink!r}", str(key), _SETTINGS[sink])
+
+
+def _check_known(what: str, name: str, known: tuple[str, ...]) -> None:
+    if name in known:
+        return
+    if not known:
+        raise ValueError(f"there is no {what} at all, got {name!r}")
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+    raise ValueError(f"there is no {what} named {name!r}; did you mean {close[0]!r}? Known: {', '.join(known)}")
+
+
 def open_sinks(
     names: Sequence[str], run: RunDirectory, settings: Mapping[str, Mapping[str, Any]] | None = None
 ) -> list[MetricSink]:
@@ -209,15 +262,8 @@ def open_sinks(
         MissingExtraError: If one is not installed.
         RuntimeError: If one cannot start.
     """
-    if isinstance(names, str):
-        raise TypeError(f"names must be a list of sinks, got the text {names!r}")
     settings = settings or {}
-    for name in [*names, *settings]:
-        check_choice("sink", name, tuple(SINKS))
-    if len(set(names)) < len(names):
-        raise ValueError(f"each sink must be named once, got {list(names)}")
-    if unused := [name for name in settings if name not in names]:
-        raise ValueError(f"there are settings for sinks that are not named: {', '.join(unused)}")
+    check_sinks(names, settings)
     with ExitStack() as stack:
         sinks = []
         for name in names:

@@ -30,6 +30,7 @@ class Worker:
         self.clock = clock
         self.words = np.zeros(Word.COUNT, np.int64)
         self.stats: dict[str, Any] = {
+            "completed_generation": 1,
             "successful_episodes": 0,
             "failed_episodes": 0,
             "production_seconds": 0.0,

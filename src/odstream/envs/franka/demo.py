@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol, Self
 
 import torch
 import tyro
@@ -25,7 +25,7 @@ from odstream.envs.franka.observation import OBSERVATION_DIM
 from odstream.envs.franka.policy import ChunkPolicy, Learner, LearnerCfg, PolicyCfg
 from odstream.envs.franka.report import Outcome, draw_pictures, summarise, write_numbers
 from odstream.envs.franka.scenario import ResetKind
-from odstream.envs.franka.training import CurvePoint, EpisodeStream, Training, TrainingCfg
+from odstream.envs.franka.training import CurvePoint, EpisodeStream, Stopwatch, Training, TrainingCfg
 
 _MAX_EPISODE_STEPS = 160
 """The expert needs about 100."""
@@ -95,8 +95,48 @@ def run(cfg: DemoCfg) -> Outcome:
     return train(cfg, cfg.engine(), lambda engine, learner: training_on(engine, learner, cfg))
 
 
+class Progress(Protocol):
+    """Shows how far a training is."""
+
+    def update(self, updates: int, loss: float, solved: str) -> None:
+        """Take note of an update, its loss, and the latest share of solved scenes."""
+
+    def write(self, text: str) -> None:
+        """Print a line."""
+
+
+class DemoBar:
+    """A bar on a terminal; elsewhere only its lines are printed.
+
+    Args:
+        total: Updates to come.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._bar = tqdm(total=total, unit="update", smoothing=0.1, dynamic_ncols=True, disable=None)
+
+    def update(self, updates: int, loss: float, solved: str) -> None:
+        """Advance by one."""
+        self._bar.update()
+        if updates % 20 == 0:
+            self._bar.set_postfix(loss=f"{loss:.3f}", solved=solved, refresh=False)
+
+    def write(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._bar.write(text)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+
 def train(
-    cfg: DemoCfg, engine_cfg: OnlineDataEngineCfg, prepare: Callable[[OnlineDataEngine, Learner], Training]
+    cfg: DemoCfg,
+    engine_cfg: OnlineDataEngineCfg,
+    prepare: Callable[[OnlineDataEngine, Learner], Training],
+    progress: Progress | None = None,
 ) -> Outcome:
     """Run the demo on an engine of one's own; see `run`.
 
@@ -104,6 +144,7 @@ def train(
         cfg: Of its settings, those of the engine are not used.
         engine_cfg: What is used instead.
         prepare: Builds the training, once the engine has started.
+        progress: Shows how far it is. None: a bar.
     """
     use_one_thread()
     cfg.output.mkdir(parents=True, exist_ok=True)
@@ -114,7 +155,11 @@ def train(
     with OnlineDataEngine(engine_cfg) as engine:
         start_wait_s = time.monotonic() - started
         training = prepare(engine, learner)
-        _train(training, cfg)
+        if progress is None:
+            with DemoBar(cfg.training.updates) as bar:
+                _train(training, bar)
+        else:
+            _train(training, progress)
         stats = dict(engine.get_stats())
     outcome = Outcome(
         target=cfg.target,
@@ -138,27 +183,23 @@ def new_learner() -> Learner:
     return Learner(ChunkPolicy(shape), LearnerCfg())
 
 
-def training_on(stream: EpisodeStream, learner: Learner, cfg: DemoCfg) -> Training:
-    """Return the demo's training on a stream."""
-    return Training(stream, learner, cfg.training, lambda count: FrankaPickPlace(count, reset=cfg.reset))
+def training_on(stream: EpisodeStream, learner: Learner, cfg: DemoCfg, stopwatch: Stopwatch | None = None) -> Training:
+    """Return the demo's training on a stream; ``stopwatch`` as in `Training`."""
+    return Training(stream, learner, cfg.training, lambda count: FrankaPickPlace(count, reset=cfg.reset), stopwatch)
 
 
-def _train(training: Training, cfg: DemoCfg) -> None:
-    with tqdm(total=cfg.training.updates, unit="update", smoothing=0.1, dynamic_ncols=True, disable=None) as bar:
+def _train(training: Training, progress: Progress) -> None:
+    def on_update(updates: int, loss: float) -> None:
+        progress.update(updates, loss, _latest(training.curve))
 
-        def on_update(updates: int, loss: float) -> None:
-            bar.update()
-            if updates % 20 == 0:
-                bar.set_postfix(loss=f"{loss:.3f}", solved=_latest(training.curve), refresh=False)
+    def on_evaluation(point: CurvePoint) -> None:
+        evaluation = point.evaluation
+        progress.write(
+            f"  {point.updates:>5} updates  {point.training_s:5.1f} s  {point.episodes:>5} demonstrations"
+            f"   {evaluation.rate:4.0%} of {len(evaluation.success)} fresh scenes solved"
+        )
 
-        def on_evaluation(point: CurvePoint) -> None:
-            evaluation = point.evaluation
-            bar.write(
-                f"  {point.updates:>5} updates  {point.training_s:5.1f} s  {point.episodes:>5} demonstrations"
-                f"   {evaluation.rate:4.0%} of {len(evaluation.success)} fresh scenes solved"
-            )
-
-        training.run(on_update, on_evaluation)
+    training.run(on_update, on_evaluation)
 
 
 def _latest(curve: list[CurvePoint]) -> str:

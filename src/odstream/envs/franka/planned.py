@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDict
 
 from odstream.calibration import LearnerWork, PlannedRun, record_from_mapping
+from odstream.calibration.recorder import RunObserver
 from odstream.datasets import OnlineDataSource, SequenceSpecCfg
 from odstream.engine import OnlineDataEngine, OnlineDataEngineCfg
-from odstream.envs.franka.demo import DemoCfg, new_learner, train, training_on, use_one_thread
+from odstream.envs.franka.demo import DemoCfg, Progress, new_learner, train, training_on, use_one_thread
 from odstream.envs.franka.policy import Learner
 from odstream.envs.franka.schema import SCHEMA
 from odstream.envs.franka.training import NORMALISATION_CONTEXTS, Stopwatch, Training, TrainingCfg
+
+if TYPE_CHECKING:
+    from odstream.perf.training import TrainingMetrics
 
 
 def learner(engine: OnlineDataEngine, batch_size: int) -> Callable[[], object]:
@@ -35,6 +39,7 @@ def trainer(
     batch_size: int,
     output: Path,
     planned: PlannedRun | None,
+    metrics: TrainingMetrics | None = None,
 ) -> Callable[[], bool]:
     """Prepare the demo's training on an engine of one's own, with a plan or without; for ``train``.
 
@@ -44,6 +49,7 @@ def trainer(
         batch_size: Contexts per update.
         output: Folder for the results.
         planned: What paces the training. None: production goes on all the time, as in the demo.
+        metrics: Meter the training, and show its progress.
 
     Returns:
         What trains, and says whether the target was met.
@@ -54,13 +60,27 @@ def trainer(
     cfg = _demo_cfg(dict(training), engine, batch_size, output)
 
     def prepare(running: OnlineDataEngine, pupil: Learner) -> Training:
-        if planned is None:
-            return training_on(running, pupil, cfg)
-        stream = PlannedStream(running, planned, lambda: result.stopwatch)
-        result = training_on(stream, pupil, cfg)
-        return result
+        stopwatch = _stopwatch(metrics, running)
+        stream = running if planned is None else PlannedStream(running, planned, stopwatch, metrics)
+        return training_on(stream, pupil, cfg, stopwatch)
 
-    return lambda: train(cfg, engine, prepare).target_met
+    return lambda: train(cfg, engine, prepare, _progress(metrics)).target_met
+
+
+def _stopwatch(metrics: TrainingMetrics | None, engine: OnlineDataEngine) -> Stopwatch:
+    if metrics is None:
+        return Stopwatch()
+    from odstream.envs.franka.metered import MeteredStopwatch
+
+    return MeteredStopwatch(metrics, engine)
+
+
+def _progress(metrics: TrainingMetrics | None) -> Progress | None:
+    if metrics is None:
+        return None
+    from odstream.envs.franka.metered import MetricsBar
+
+    return MetricsBar(metrics)
 
 
 def _demo_cfg(training: dict[str, Any], engine: OnlineDataEngineCfg, batch_size: int, output: Path) -> DemoCfg:
@@ -89,13 +109,20 @@ class PlannedStream:
     Args:
         engine: Running.
         planned: The plan to follow.
-        stopwatch: Returns the training's; asked at each refill.
+        stopwatch: The training's; read at each refill.
+        observer: Told of waits and lifecycle events as well.
     """
 
-    def __init__(self, engine: OnlineDataEngine, planned: PlannedRun, stopwatch: Callable[[], Stopwatch]) -> None:
+    def __init__(
+        self,
+        engine: OnlineDataEngine,
+        planned: PlannedRun,
+        stopwatch: Stopwatch,
+        observer: RunObserver | None = None,
+    ) -> None:
         self._engine = engine
         self._source = OnlineDataSource(engine, schema=SCHEMA)
-        self._flow, self._recorder = planned.control(engine, self._work)
+        self._flow, self._recorder = planned.control(engine, self._work, observer)
         self._batch_size = planned.plan.batch_size
         self._stopwatch = stopwatch
         self._chunks = 0
@@ -130,7 +157,7 @@ class PlannedStream:
 
     def _work(self) -> LearnerWork:
         """What was delivered before a refill is requested has been trained on: one thread does both."""
-        watch = self._stopwatch()
+        watch = self._stopwatch
         return LearnerWork(
             completed_chunks=self._chunks,
             active_s=watch.training_s - self._recorder.waited_s,

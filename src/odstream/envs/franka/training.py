@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -76,9 +76,9 @@ class CurvePoint:
     evaluation: Evaluation
 
 
-@dataclass(slots=True)
+@dataclass
 class Stopwatch:
-    """Adds up the time spent in each state."""
+    """Adds up the time spent in each state. What else happens, such as a batch that arrives, it does not mind."""
 
     clock: Callable[[], float] = time.monotonic
     seconds: dict[State, float] = field(
@@ -94,6 +94,20 @@ class Stopwatch:
         finally:
             self.seconds[state] += self.clock() - started
 
+    def preparing(self) -> AbstractContextManager[None]:
+        """Count the time in which the stream makes the next batch due: a planned one waits here."""
+        return self.measure("wait")
+
+    def running(self, updates: int) -> AbstractContextManager[object]:
+        """Return a context for the whole training, of so many updates; on a running stream."""
+        return nullcontext()
+
+    def delivered(self, context: Context, current: int) -> None:
+        """Take note of a batch that an update will use; ``current`` is the index of its current frame."""
+
+    def completed(self, loss: float) -> None:
+        """Take note of an update that is complete."""
+
     @property
     def training_s(self) -> float:
         """Everything but evaluation."""
@@ -104,7 +118,12 @@ class Training:
     """One training run on one stream."""
 
     def __init__(
-        self, stream: EpisodeStream, learner: Learner, cfg: TrainingCfg, scenes: Callable[[int], FrankaPickPlace]
+        self,
+        stream: EpisodeStream,
+        learner: Learner,
+        cfg: TrainingCfg,
+        scenes: Callable[[int], FrankaPickPlace],
+        stopwatch: Stopwatch | None = None,
     ) -> None:
         """Prepare a run.
 
@@ -113,12 +132,13 @@ class Training:
             learner: What is trained.
             cfg: For how long.
             scenes: Builds an environment of so many scenes, for evaluation.
+            stopwatch: Follows the training. None: one that adds up seconds, and no more.
         """
         self._stream = stream
         self._learner = learner
         self._cfg = cfg
         self._scenes = scenes
-        self.stopwatch = Stopwatch()
+        self.stopwatch = Stopwatch() if stopwatch is None else stopwatch
         self.curve: list[CurvePoint] = []
         self.updates = 0
 
@@ -133,13 +153,17 @@ class Training:
             TimeoutError: If no data came within ``data_timeout_s``.
             Exception: Whatever the stream raised.
         """
+        with self.stopwatch.running(self._cfg.updates):
+            self._run(on_update, on_evaluation)
+
+    def _run(self, on_update: Callable[[int, float], None], on_evaluation: Callable[[CurvePoint], None]) -> None:
         cfg, policy = self._cfg, self._learner.policy
         policy.freeze_normalisation(self._draw(NORMALISATION_CONTEXTS))
         on_the_way = self._scenes(cfg.scenes)
         while self.progress < 1.0:
             if self.updates in cfg.evaluate_at:
                 on_evaluation(self._evaluate(on_the_way))
-            with self.stopwatch.measure("wait"):  # a planned stream waits here until a batch is due
+            with self.stopwatch.preparing():
                 self._stream.request_refill()
             loss = self._update()
             on_update(self.updates, loss)
@@ -152,9 +176,11 @@ class Training:
 
     def _update(self) -> float:
         context = self._draw(self._cfg.batch_size)
+        self.stopwatch.delivered(context, self._learner.policy.cfg.history - 1)
         with self.stopwatch.measure("compute"):
             loss = self._learner.update(context, self.progress)
         self.updates += 1
+        self.stopwatch.completed(loss)
         return loss
 
     def _draw(self, contexts: int) -> Context:
