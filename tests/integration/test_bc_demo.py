@@ -72,12 +72,12 @@ def test_every_selection_of_the_run_is_accounted_for(smoke: tuple[Path, str]) ->
     account = records["accounting"]
     assert account["assigned"] == account["delivered"] + account["remaining"] + account["retired"]
     assert account["unaccounted"] == account["uncounted"] == comparison["reuse"]["unaccounted_chunks"] == 0
-    assert account["completed"] == account["delivered"] == 600 * 64
+    assert account["completed"] == account["delivered"] == 400 * 64
     trajectories = read_trajectories((smoke[0] / "trajectories.json").read_text())
     plan, _ = plan_from_json((smoke[0] / "plan.json").read_text())
     assert trajectories.assigned_chunks == plan.episode_sample_budget
     assert max(one.completed for one in trajectories.episodes) <= plan.episode_sample_budget
-    assert sum(one.completed for one in trajectories.episodes) == 600 * 64
+    assert sum(one.completed for one in trajectories.episodes) == 400 * 64
     assert sum(records["generation_shares"].values()) == pytest.approx(1.0)
     assert len(records["generation_shares"]) > 1  # it streamed
 
@@ -91,7 +91,7 @@ def test_latencies_waits_and_resources_are_recorded(smoke: tuple[Path, str]) -> 
     for side in ("learner", "producer"):
         assert resources[side]["peak_bytes"] > 20_000_000
         assert resources[side]["cpu_s"] > 0.0
-    assert [point["updates"] for point in records["curve"]] == [100, 300, 600]
+    assert [point["updates"] for point in records["curve"]] == [100, 400]
     assert records["learner_states_s"]["compute"] > 0.0
 
 
@@ -119,13 +119,13 @@ def test_the_evaluator_refuses_the_checkpoint_of_another_task(smoke: tuple[Path,
 
 def test_a_run_goes_on_from_its_checkpoint_with_a_new_cache(smoke: tuple[Path, str], tmp_path: Path) -> None:
     checkpoint, folder = smoke[0] / "training.pt", tmp_path / "resumed"
-    arguments = ["--resume", str(checkpoint), "--output", str(folder), "--final-scenes", "2", "--loop.updates", "620"]
+    arguments = ["--resume", str(checkpoint), "--output", str(folder), "--final-scenes", "2", "--loop.updates", "420"]
     done = module("train", *arguments, "--plan", str(smoke[0] / "plan.json"))
     assert done.returncode == 0, done.stderr
     before, after = read(smoke[0]), read(folder)
     assert after["settings"]["smoke"]  # the settings are the checkpoint's
     assert after["data"]["source_id"] != before["data"]["source_id"]
-    assert (after["work"]["updates"], after["work"]["updates_of_this_run"]) == (620, 20)
+    assert (after["work"]["updates"], after["work"]["updates_of_this_run"]) == (420, 20)
     assert after["accounting"]["delivered"] == after["accounting"]["completed"] == 20 * 64
     assert after["accounting"]["uncounted"] == after["accounting"]["unaccounted"] == 0
     old, new = (
@@ -170,7 +170,7 @@ def test_what_cannot_end_well_is_refused_before_anything_starts(
     told = refused(capsys, run, [*TINY, "--plan", str(tmp_path / "other.json")])
     assert "profile_scope is 'another task' in the plan" in told
     told = refused(capsys, run, ["--resume", str(smoke[0] / "training.pt")])
-    assert "has 600 updates; ask for more by --loop.updates" in told
+    assert "has 400 updates; ask for more by --loop.updates" in told
     save_policy(ChunkPolicy(PolicyCfg(observation_dim=51, action_dim=7)), tmp_path / "policy.pt")
     assert "holds a policy alone" in refused(capsys, run, ["--resume", str(tmp_path / "policy.pt")])
     assert "nothing.pt" in refused(capsys, run, ["--resume", str(tmp_path / "nothing.pt")])

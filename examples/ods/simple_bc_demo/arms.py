@@ -20,10 +20,20 @@ from odstream.envs.franka.actions import ACTION_CONTRACTS
 from odstream.envs.franka.control import ACTION_DIM
 from odstream.envs.franka.environment import INSTRUCTION
 from odstream.envs.franka.observation import OBSERVATION_DIM
-from odstream.perf import ExposureRecorder, LearnerMeter
+from odstream.perf import ExposureRecorder, LearnerMeter, PipelineShape, PoolReading
+from odstream.perf.monitor import SnapshotSource
 
 UNLIMITED = 10**12
 """Selections granted to each episode of fixed data: never used up, but counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """What metrics of an arm are computed from, beside the learner's meter."""
+
+    shape: PipelineShape
+    producers: tuple[SnapshotSource, ...] = ()
+    pool: Callable[[], PoolReading] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,10 @@ class Arm(Protocol):
     @property
     def exposure(self) -> ExposureRecorder:
         """Counts what becomes of each trajectory."""
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """For metrics."""
 
     def draw(self) -> TensorDict:
         """Return the next batch; see `loop.Draw`."""
@@ -81,6 +95,7 @@ class FixedArm:
         self.source = source
         self.exposure = ExposureRecorder()
         self.exposure.on_events(published)
+        self.pipeline = Pipeline(PipelineShape(batch_size=run.cfg.loop.batch_size))
         self._run, self._ledger, self._producer = run, ledger, producer
 
     def draw(self) -> TensorDict:

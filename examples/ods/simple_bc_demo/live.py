@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 
-from examples.ods.simple_bc_demo.arms import UNLIMITED, FixedArm, Run, engine_cfg
+from examples.ods.simple_bc_demo.arms import UNLIMITED, FixedArm, Pipeline, Run, engine_cfg
 from examples.ods.simple_bc_demo.learner import new_learner
 from examples.ods.simple_bc_demo.resources import PRODUCER, ProcessUse, use_of_child
 from examples.ods.simple_bc_demo.settings import RunCfg
@@ -31,11 +31,11 @@ from odstream.calibration import (
     run_calibration,
     throughput_to_json,
 )
-from odstream.configuration import ODSReuseProfileCfg
+from odstream.configuration import ODSConfiguration, ODSReuseProfileCfg
 from odstream.datasets import OnlineDataSource
 from odstream.engine import OnlineDataEngine
 from odstream.envs.franka.schema import SCHEMA
-from odstream.perf import ExposureRecorder
+from odstream.perf import EngineMeter, ExposureRecorder, PipelineShape
 from odstream.runtime import ODSFlowController, ODSFlowControllerCfg
 
 THROUGHPUT, PLAN, COMPARISON = "throughput.json", "plan.json", "comparison.json"
@@ -124,6 +124,7 @@ class LiveArm:
         self.plan = inputs.plan()
         self.source = OnlineDataSource(engine, schema=SCHEMA)
         self.exposure = ExposureRecorder(self.plan.episode_sample_budget)
+        self.pipeline = _pipeline(engine, self.plan)
         self.producer: ProcessUse | None = None
         self._run, self._engine, self._inputs = run, engine, inputs
         self._recorder = RunRecorder(self._work)
@@ -212,6 +213,13 @@ class LiveArm:
     def _on_interval(self, kind: str, started_s: float, ended_s: float) -> None:
         self._recorder.on_interval(kind, started_s, ended_s)
         self._run.meter.on_interval(kind, started_s, ended_s)
+
+
+def _pipeline(engine: OnlineDataEngine, plan: ODSConfiguration) -> Pipeline:
+    budget = plan.episode_sample_budget
+    meter = EngineMeter(engine)
+    shape = PipelineShape(batch_size=plan.batch_size, selections_per_episode=budget)
+    return Pipeline(shape, (meter,), meter.pool)
 
 
 @contextmanager

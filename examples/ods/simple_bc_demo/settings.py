@@ -161,12 +161,12 @@ SMOKE = replace(
     final_scenes=6,
     stream=StreamCfg(cache_episodes=16, calibration_episodes=16, calibration_refills=2),
     loop=LoopCfg(
-        updates=600,
+        updates=400,
         batch_size=64,
         first_batches=4,
-        evaluate_at=(100, 300),
+        evaluate_at=(100,),
         scenes=4,
-        checkpoint_every=300,
+        checkpoint_every=200,
         data_timeout_s=30.0,
     ),
 )

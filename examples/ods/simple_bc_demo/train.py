@@ -90,8 +90,7 @@ def run(
         learner = new_learner(cfg)
         updates = 0 if resumed is None else restore(resumed, learner, arm.source, generator)
         delivered_before = updates * cfg.loop.batch_size if cfg.is_offline else 0
-        shape = PipelineShape(batch_size=cfg.loop.batch_size)
-        monitor = PerfMonitor(meter, shape, sinks=[JsonLinesSink(directory.records_path)])
+        monitor = _monitor(arm, meter, directory)
         hooks = _hooks(cfg, folder, arm, learner, journal, meter, curve, generator)
         training = _training(cfg, arm, learner, meter, hooks)
         training.updates = updates
@@ -216,6 +215,12 @@ def _training(cfg: RunCfg, arm: Arm, learner: Learner, meter: LearnerMeter, hook
         exposure=arm.exposure,
         hooks=hooks,
     )
+
+
+def _monitor(arm: Arm, meter: LearnerMeter, directory: RunDirectory) -> PerfMonitor:
+    seen = arm.pipeline
+    sinks = [JsonLinesSink(directory.records_path)]
+    return PerfMonitor(meter, seen.shape, producers=seen.producers, pool=seen.pool, sinks=sinks)
 
 
 def _hooks(
