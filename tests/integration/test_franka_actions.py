@@ -86,7 +86,7 @@ def test_recorded_commands_give_the_episode_back() -> None:
 
 @pytest.mark.spec("ENG-20")
 def test_a_command_in_float64_is_the_one_that_the_request_asked_for() -> None:
-    """In float32, as it is stored, it is that rounded: the hand is a micrometre elsewhere, and so is what follows."""
+    """In float32, as it is stored and then executed, it is that rounded: another number in the last digits."""
     environment, twin, expert = FrankaPickPlace(3), FrankaPickPlace(3), FrankaExpert()
     observations, _ = environment.reset(seed=0)
     twin.reset(seed=0)

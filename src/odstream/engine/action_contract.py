@@ -8,8 +8,6 @@ from odstream.engine.config import OnlineDataEngineCfg
 from odstream.errors import EnvironmentContractError
 from odstream.producers.base import RolloutSpec
 
-__all__ = ["check_joints", "check_semantics", "check_terms"]
-
 
 def check_semantics(cfg: OnlineDataEngineCfg, spec: RolloutSpec) -> None:
     """Refuse a producer that records something else.

@@ -39,8 +39,6 @@ from odstream.producers.actions import (
 from odstream.producers.base import FieldSpec
 from odstream.producers.spaces import Leaf, action_leaf, read, require_finite
 
-__all__ = ["ActionChannel", "ActionReport", "Taken", "open_channel"]
-
 _FLOAT32 = np.dtype(np.float32)
 
 
