@@ -32,7 +32,7 @@ from odstream.report.sections import SWITCH, count_table
 from odstream.report.series import Timeline
 from odstream.report.words import compact, escaped, exact, percent
 
-__all__ = ["balances", "environment", "planned", "replaced", "reuse"]
+__all__ = ["balances", "environment", "planned", "replaced", "retired", "reuse"]
 
 COUNTS = (
     "accepted",
@@ -77,17 +77,37 @@ def reuse(run: Run, charts: Sequence[Chart | None]) -> Section:
     if not gone:
         sentences.append("None was replaced yet: the charts show those that are still cached.")
     if budget is not None and gone:
-        granted, used = budget * len(gone), sum(one.delivered for one in gone)
-        sentences.append(
-            f"Unused allowance retired with replaced trajectories: {compact(granted - used)} of {compact(granted)} "
-            f"selections ({percent((granted - used) / granted)})."
-        )
+        sentences.append(_unused(run, budget * len(gone), sum(one.delivered for one in gone)))
     never = sum(one.delivered == 0 for one in gone)
     if never:
         sentences.append(f"{compact(never)} replaced trajectories were never delivered.")
     drawn = [chart.render() for chart in charts if chart is not None]
     body = "".join(map(paragraph, sentences)) + figure_grid(drawn) + _use_table(gone or list(found.episodes), budget)
     return Section("reuse", title, body + _generation_table(found.episodes, budget))
+
+
+def retired(run: Run) -> int | None:
+    """Return the selections that were left on episodes when they were replaced, as the cache counts; None: unknown."""
+    if run.comparison is not None:
+        return run.comparison.reuse.retired_chunks
+    known = run.records[-1].fresh().get("perf/retired") if run.records else None
+    return None if known is None else round(known)
+
+
+def _unused(run: Run, granted: int, used: int) -> str:
+    """Say how much of what was granted was never used, by the cache's count where there is one."""
+    by_loop, by_cache = granted - used, retired(run)
+    unused = by_loop if by_cache is None else by_cache
+    sentence = (
+        f"Unused allowance retired with replaced trajectories: {compact(unused)} of {compact(granted)} selections "
+        f"({percent(unused / granted)})."
+    )
+    if unused != by_loop:
+        sentence += (
+            f" That is the cache's count. The training loop did not receive {compact(by_loop)}: "
+            f"{compact(by_loop - unused)} were drawn and used otherwise, as for a normalisation, or waited in a loader."
+        )
+    return sentence
 
 
 def _use_table(episodes: Sequence[Trajectory], budget: int | None) -> str:
@@ -136,7 +156,7 @@ def _generation_table(episodes: Sequence[Trajectory], budget: int | None) -> str
         rows.append((name, number(len(members)), number(len(gone)), number(uses), share(uses / total), unused))
     left_out = len(order) - len(some)
     caption = "Deliveries by generation" + (f", {left_out} in the middle left out" if left_out else "")
-    header = ("generation", "#trajectories", "#replaced", "#delivered", "#share", "#unused, retired")
+    header = ("generation", "#trajectories", "#replaced", "#delivered", "#share", "#not delivered, retired")
     return table(caption, header, rows)
 
 
@@ -199,7 +219,7 @@ def _judged(line: ComparisonLine) -> Cell:
     away = abs(line.observed - line.planned)
     if line.planned == 0:
         close = line.unit == "share" and away <= _CLOSE
-        return Cell("within, of 0" if close else "outside, of 0", "good" if close else "bad")
+        return Cell("within" if close else "outside", "good" if close else "bad")
     close = away <= _CLOSE * abs(line.planned)
     return Cell("within" if close else "outside", "good" if close else "bad")
 

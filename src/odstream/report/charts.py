@@ -99,11 +99,14 @@ class Canvas:
 def draw_lines(canvas: Canvas, moments: Floats, lines: Sequence[Line]) -> Picture:
     """Draw lines from zero, or on a logarithmic axis where they lie far apart."""
     figure, axes = _new_chart(canvas)
-    for line in lines:
+    for index, line in enumerate(lines):
         colour = COLOURS[line.colour]
+        is_covered = any(np.allclose(line.values, other.values, 0.01, equal_nan=True) for other in lines[index + 1 :])
         if line.held is not None:
             axes.plot(moments, line.held, color=colour, linewidth=1.1, linestyle=(0, (1.2, 2)), zorder=2)
-        axes.plot(moments, line.values, color=colour, linewidth=1.7, zorder=3, solid_joinstyle="round")
+        axes.plot(
+            moments, line.values, color=colour, linewidth=4.0 if is_covered else 1.7, zorder=3, solid_joinstyle="round"
+        )
     drawn = [line.values if line.held is None else line.held for line in lines]
     _scale(axes, canvas, drawn)
     _across(axes, canvas, moments)

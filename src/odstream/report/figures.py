@@ -107,6 +107,7 @@ class Plotter:
         ]
         if any(has_held):
             caption += " Dotted: held from an earlier window, nothing new was measured."
+            shown_unit = f"{shown_unit}; dotted: held from before"
         canvas = self._canvas(name, title, shown_unit, steps=steps)
         return Chart(
             name,

@@ -92,6 +92,7 @@ class Timeline:
         self.steps = np.array([record.step for record in records], np.float64)
         self.weights: Floats = self._weights()
         """``[N]``: seconds that each record stands for."""
+        self._series: dict[str, Series] = {}
 
     def _weights(self) -> Floats:
         gaps = np.diff(self.seconds)
@@ -108,11 +109,13 @@ class Timeline:
 
     def series(self, name: str) -> Series:
         """Return one metric, whether it was recorded or not."""
-        return Series(
-            name=name,
-            values=np.array([record.values.get(name, np.nan) for record in self.records], np.float64),
-            held=np.array([name in record.stale for record in self.records], np.bool_),
-        )
+        if name not in self._series:
+            self._series[name] = Series(
+                name=name,
+                values=np.array([record.values.get(name, np.nan) for record in self.records], np.float64),
+                held=np.array([name in record.stale for record in self.records], np.bool_),
+            )
+        return self._series[name]
 
     def summary(self, name: str) -> Summary:
         """Sum one metric up."""
@@ -154,16 +157,17 @@ def thinned(across: Floats, lines: Sequence[Floats], points: int = POINTS) -> tu
     """
     if len(across) <= points:
         return across, list(lines)
-    edges = np.linspace(0, len(across), points // 2 + 1).astype(int)
-    kept: set[int] = {0, len(across) - 1}
+    width = -(-len(across) // (points // 2))
+    starts = np.arange(0, len(across), width)
+    kept = [np.array([0, len(across) - 1])]
     for line in lines:
-        for start, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            part = line[start:end]
-            if np.isfinite(part).any():
-                kept |= {start + int(np.nanargmin(part)), start + int(np.nanargmax(part))}
-            else:
-                kept.add(start)
-    order = np.array(sorted(kept))
+        padding = np.full(len(starts) * width - len(line), np.nan)
+        parts = np.concatenate((line, padding)).reshape(-1, width)
+        kept.append(
+            starts + np.where(np.isnan(parts), np.inf, parts).argmin(axis=1)
+        )  # the first one of nothing but NaN
+        kept.append(starts + np.where(np.isnan(parts), -np.inf, parts).argmax(axis=1))
+    order = np.unique(np.concatenate(kept))
     return across[order], [line[order] for line in lines]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from odstream.report.accounts import replaced, retired
 from odstream.report.html import Cell, Section, anchor, table
 from odstream.report.run import Run
 from odstream.report.series import Timeline
@@ -64,25 +65,30 @@ def _reuse(run: Run) -> list[_Item]:
             "unused allowance",
         )
         shares = "" if run.comparison is None else _few_shares(run.comparison.reuse.generation_shares)
-        retired = "" if run.comparison is None else compact(run.comparison.reuse.retired_chunks)
-        known = {"generation shares": shares, "unused allowance": retired}
+        count = retired(run)
+        known = {"generation shares": shares, "unused allowance": "" if count is None else compact(count)}
         return [(name, known.get(name, ""), "plan" if known.get(name) else "reuse") for name in names]
     most = max((one.delivered for one in found.episodes), default=0)
     budget = found.assigned_chunks
-    gone = [one for one in found.episodes if one.evicted_s is not None]
     uses: dict[int, int] = {}
     for one in found.episodes:
         if one.generation is not None:
             uses[one.generation] = uses.get(one.generation, 0) + one.delivered
     total = sum(uses.values()) or 1
-    retired = "no budget, nothing to retire" if budget is None else compact(sum(budget - one.delivered for one in gone))
+    unused = "no budget, nothing to retire" if budget is None else compact(_unused(run, budget))
     limit = "no limit" if budget is None else f"K = {compact(budget)}"
     return [
         ("delivered against K, each trajectory", f"at most {compact(most)}, {limit}", "reuse"),
         ("completed selections", compact(int(found.totals["completed"])), "reuse"),
         ("generation shares", _few_shares({key: value / total for key, value in sorted(uses.items())}), "reuse"),
-        ("unused allowance retired on replacement", retired, "reuse"),
+        ("unused allowance retired on replacement", unused, "reuse"),
     ]
+
+
+def _unused(run: Run, budget: int) -> int:
+    """Return the selections that retired unused: as the cache counts, else as the training loop does."""
+    known = retired(run)
+    return sum(budget - one.delivered for one in replaced(run)) if known is None else known
 
 
 def _exposure(run: Run) -> list[_Item]:
