@@ -290,8 +290,8 @@ def environment(run: Run) -> Section:
     if isinstance(command, list):
         body += "<h3>Command</h3>" + block("Command", shlex.join(map(str, command)))
     body += "<h3>Settings</h3>" + block("Settings", json.dumps(run.settings, indent=2, ensure_ascii=False))
-    if run.task is not None:
-        body += "<h3>Task file</h3>" + block("Task file", run.task)
+    if run.task_text is not None:
+        body += "<h3>Task file</h3>" + block("Task file", run.task_text)
     if run.plan is not None:
         body += "<h3>Plan</h3>" + _plan(run.plan)
     return Section("environment", "Where and how it ran", body)

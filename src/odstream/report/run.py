@@ -37,7 +37,7 @@ class Run:
     environment: Mapping[str, Any]
     settings: Mapping[str, Any]
     metrics: RecordFile | None
-    task: str | None
+    task_text: str | None
     """YAML with all overrides."""
     plan: PlanInputs | None
     comparison: Comparison | None
@@ -89,7 +89,7 @@ def read_run(path: Path) -> Run:
         environment=head["environment"],
         settings=head["settings"],
         metrics=_metrics(path / METRICS),
-        task=_if_there(path / TASK, str),
+        task_text=_if_there(path / TASK, str),
         plan=_if_there(path / PLAN, lambda text: plan_from_json(text)[1]),
         comparison=_if_there(path / COMPARISON, comparison_from_json),
         trajectories=_if_there(path / TRAJECTORIES, read_trajectories),

@@ -22,13 +22,13 @@ def test_everything_is_read(tmp_path: Path) -> None:
     assert run.plan is not None and run.plan.plan().episode_sample_budget == 100
     assert run.trajectories is not None and len(run.trajectories.episodes) == FakeRun().episodes
     assert run.comparison is not None and run.comparison.reuse.unaccounted_chunks == 0
-    assert run.task is not None and "instruction" in run.task
+    assert run.task_text is not None and "instruction" in run.task_text
 
 
 def test_what_the_run_directory_writes_is_enough(tmp_path: Path) -> None:
     run = read_run(RunDirectory(tmp_path / "new", {"task": "reach"}).path)
     assert run.name == "reach: new"
-    assert (run.metrics, run.task, run.plan, run.comparison, run.trajectories, run.outcome) == (None,) * 6
+    assert (run.metrics, run.task_text, run.plan, run.comparison, run.trajectories, run.outcome) == (None,) * 6
     assert run.selections_per_episode is None
 
 
