@@ -33,7 +33,7 @@ COLOURS = {
 """Told apart by people who see no red or no green (after Okabe and Ito)."""
 _VARIABLES = {INK: "ink", SOFT: "soft", GRID: "grid", PAPER: "paper", **{rgb: name for name, rgb in COLOURS.items()}}
 _WIDTH, _HEIGHT = 420.0, 250.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 112.0, 46.0, 38.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 116.0, 46.0, 38.0
 _FONT, _LABEL_GAP = 11.0, 13.5
 _INCH = 72.0
 _LOGARITHMIC_FROM = 30.0

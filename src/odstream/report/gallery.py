@@ -57,14 +57,14 @@ def _rates(plotter: Plotter) -> _Charts:
 
 def _cache(timeline: Timeline, plotter: Plotter) -> _Charts:
     ages = [("perf/age_p50", "p50", "blue"), ("perf/age_p95", "p95", "red")]
-    budgets = [("perf/remaining", "remaining", "blue"), ("perf/pool", "pool", "orange")]
+    budgets = [("perf/remaining", "left", "blue"), ("perf/pool", "pool", "orange")]
     memory = [
         ("perf/learner_memory", "learner", "blue"),
         ("perf/producer_memory", "producer", "red"),
         ("perf/device_memory", "device", "green"),
     ]
     if timeline.series("perf/remaining").is_known:
-        unit, caption = "selections", "remaining: left on readable episodes. pool: what could be delivered now."
+        unit, caption = "selections", "left: remaining on readable episodes. pool: what could be delivered now."
     else:
         unit, caption = "rows", "pool: rows that could be drawn from now. Without budgets nothing is ever used up."
     age_caption = "From publication to delivery: median and 95 %."
