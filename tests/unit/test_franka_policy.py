@@ -132,10 +132,9 @@ def test_a_batch_without_real_targets_teaches_nothing(padding: float) -> None:
     assert predicted.grad.eq(0.0).all()
 
 
-@pytest.mark.parametrize("averaging", [0.0, 0.9])
-def test_a_learner_goes_on_where_it_was_saved(averaging: float) -> None:
+def test_a_learner_goes_on_where_it_was_saved() -> None:
     batch = context(length=10, anchor=2)
-    cfg = LearnerCfg(observation_noise=0.0, averaging=averaging)
+    cfg = LearnerCfg(observation_noise=0.0)
     torch.manual_seed(0)
     first = Learner(ChunkPolicy(CFG), cfg)
     for step in range(5):
@@ -147,29 +146,7 @@ def test_a_learner_goes_on_where_it_was_saved(averaging: float) -> None:
     second.load_state_dict(saved)
     for step in range(5, 10):
         second.update(batch, step / 10)
-    for learner in (first, second):
-        assert (learner.student is learner.policy) == (averaging == 0.0)
     torch.testing.assert_close(second.state_dict(), first.state_dict(), rtol=0, atol=0)
-    other = Learner(ChunkPolicy(CFG), LearnerCfg(averaging=0.9 - averaging))
-    with pytest.raises(ValueError, match="says otherwise"):
-        other.load_state_dict(saved)
-
-
-def test_the_average_lags_behind_the_latest_weights() -> None:
-    torch.manual_seed(0)
-    learner = Learner(ChunkPolicy(CFG), LearnerCfg(averaging=0.5, observation_noise=0.0))
-    batch = context(length=10, anchor=2)
-    learner.policy.freeze_normalisation(batch)
-    learner.update(batch, 0.0)
-    before, latest_before = (next(p.parameters()).clone() for p in (learner.student, learner.policy))
-    learner.update(batch, 0.0)
-    share = 1 - 2 / 12
-    expected = before + share * (next(learner.policy.parameters()) - before)
-    torch.testing.assert_close(next(learner.student.parameters()), expected)
-    assert not torch.equal(latest_before, next(learner.policy.parameters()))
-    assert torch.equal(learner.student.get_buffer("action_mean"), learner.policy.get_buffer("action_mean"))
-    with pytest.raises(ValueError, match="averaging must be 0 to below 1, got 1.0"):
-        LearnerCfg(averaging=1.0)
 
 
 @pytest.mark.parametrize("field", ["task", "schema", "action_contracts"])

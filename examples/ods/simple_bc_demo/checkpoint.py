@@ -27,8 +27,8 @@ def save_training(
     resident = isinstance(source, ResidentSource)
     document = {
         **identity(),
-        "cfg": asdict(learner.student.cfg),
-        "state": learner.student.state_dict(),
+        "cfg": asdict(learner.policy.cfg),
+        "state": learner.policy.state_dict(),
         "training": {
             "settings": json.dumps(asdict(cfg), default=str),
             "updates": updates,

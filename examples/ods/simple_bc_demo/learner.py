@@ -1,8 +1,8 @@
 """The learner of all arms. To train another, return it here.
 
-A learner has ``policy`` (with ``cfg.history``, ``cfg.chunk`` and ``freeze_normalisation(contexts)``), ``student`` (the
-policy that is evaluated and kept), ``update(contexts, progress)``, which takes one optimizer step and returns the loss,
-and ``state_dict`` and ``load_state_dict``. Contexts are what every source returns: see `odstream.datasets.BatchSource`.
+A learner has ``policy`` (with ``cfg.history``, ``cfg.chunk``, ``freeze_normalisation(contexts)``, ``act(histories)``),
+``update(contexts, progress)``, which takes one optimizer step and returns the loss, and ``state_dict`` and
+``load_state_dict``. Contexts are what every source returns: see `odstream.datasets.BatchSource`.
 """
 
 from __future__ import annotations

@@ -75,8 +75,7 @@ class Training:
         with self.meter.during("fetch"):
             self._held.extend(self.draw() for _ in range(self.cfg.first_batches))
         first: Any = torch.cat(list(self._held))
-        for policy in {id(one): one for one in (self.learner.policy, self.learner.student)}.values():
-            policy.freeze_normalisation(first)
+        self.learner.policy.freeze_normalisation(first)
 
     def _update(self) -> float:
         with self.meter.during("fetch"):
@@ -96,5 +95,5 @@ class Training:
 
     def _evaluate(self) -> None:
         with self.meter.during("eval"):
-            evaluation = self.evaluate(self.learner.student)
+            evaluation = self.evaluate(self.learner.policy)
         self.hooks.on_evaluation(self.updates, evaluation)

@@ -98,7 +98,7 @@ def run(
             training.run()
     trajectories = arm.exposure.trajectories()
     (folder / TRAJECTORIES).write_text(trajectories.to_json() + "\n", encoding="utf-8")
-    save_policy(learner.student, folder / POLICY)
+    save_policy(learner.policy, folder / POLICY)
     facts = arm.facts()
     records = records_of(
         header={"mode": cfg.mode, "seed": cfg.seed, "smoke": cfg.smoke, "settings": _settings(cfg)},

@@ -14,13 +14,12 @@ from examples.ods.simple_bc_demo.loop import Hooks, Training
 from examples.ods.simple_bc_demo.settings import LoopCfg, RunCfg
 from odstream.datasets import TensorDataSource
 from odstream.envs.franka.evaluate import Evaluation
-from odstream.envs.franka.policy import ChunkPolicy, Learner, LearnerCfg, PolicyCfg
+from odstream.envs.franka.policy import ChunkPolicy, Learner, PolicyCfg
 from odstream.envs.franka.schema import SCHEMA
 
 CFG = RunCfg(
     mode="offline-32",
     loop=LoopCfg(updates=12, batch_size=8, first_batches=3, evaluate_at=(5,), scenes=1, checkpoint_every=6),
-    learner=LearnerCfg(averaging=0.9),
     policy=PolicyCfg(observation_dim=51, action_dim=7, chunk=4, width=16),
 )
 

@@ -39,7 +39,7 @@ def test_the_generators_go_on_where_they_were(checkpoint: Path, tmp_path: Path) 
 def test_it_is_a_policys_checkpoint_too(checkpoint: Path) -> None:
     policy, training = load_policy(checkpoint), load_training(checkpoint)
     assert policy.cfg == CFG.policy
-    torch.testing.assert_close(policy.state_dict(), dict(training["learner"]["average"]), rtol=0, atol=0)
+    torch.testing.assert_close(policy.state_dict(), dict(training["learner"]["policy"]), rtol=0, atol=0)
 
 
 def test_it_brings_the_settings_for_a_new_folder_and_the_same_data(checkpoint: Path) -> None:

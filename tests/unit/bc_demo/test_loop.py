@@ -33,8 +33,7 @@ def test_normalisation_is_frozen_from_the_first_batches_which_are_trained_on_the
     first = torch.cat([twin.training.draw() for _ in range(3)])  # type: ignore[arg-type]
     bench.training.run()
     expected = first["obs"][first["valid"]].mean(0)  # type: ignore[index]
-    for policy in (bench.learner.policy, bench.learner.student):
-        assert torch.equal(policy.get_buffer("observation_mean"), expected)
+    assert torch.equal(bench.learner.policy.get_buffer("observation_mean"), expected)
     state = bench.learner.policy.get_buffer("action_std").clone()
     bench.training.cfg = replace(bench.training.cfg, updates=20)
     bench.source = source_of(seed=1, scale=100.0)
@@ -78,13 +77,11 @@ def test_an_update_that_fails_is_counted_as_failed(tmp_path: Path) -> None:
     assert bench.training.meter.snapshot().counts["failed_updates"] == 8
 
 
-@pytest.mark.parametrize("averaging", [0.0, 0.9])
-def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path: Path, averaging: float) -> None:
-    cfg = replace(CFG, learner=replace(CFG.learner, averaging=averaging))
-    whole = Bench(tmp_path, cfg=cfg)
+def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path: Path) -> None:
+    whole = Bench(tmp_path)
     whole.training.run()
-    rest = Bench(tmp_path, cfg=replace(cfg, seed=99))
-    rest.cfg = cfg
+    rest = Bench(tmp_path, cfg=replace(CFG, seed=99))
+    rest.cfg = CFG
     rest.resume(whole.path(6))
     assert rest.training.updates == 6
     rest.training.run()

@@ -6,7 +6,6 @@ frames of a context, ``O`` observation features, ``A`` action entries.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -58,12 +57,6 @@ class LearnerCfg:
     """Of AdamW."""
     observation_noise: float = 0.01
     """Noise added to normalised observations, in standard deviations: keeps the policy near the data at test time."""
-    averaging: float = 0.0
-    """Share of the weights' running average that stays at each update, 0 to below 1. 0: the latest weights are used."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.averaging < 1.0:
-            raise ValueError(f"averaging must be 0 to below 1, got {self.averaging}")
 
 
 class ChunkPolicy(nn.Module):
@@ -139,7 +132,7 @@ def masked_l1(predicted: Tensor, targets: Tensor, mask: Tensor) -> tuple[Tensor,
 
 
 class Learner:
-    """A policy, its optimizer and, if wanted, the running average of its weights."""
+    """A policy and its optimizer."""
 
     def __init__(self, policy: ChunkPolicy, cfg: LearnerCfg) -> None:
         self.policy = policy
@@ -149,13 +142,6 @@ class Learner:
         self._optimizer = torch.optim.AdamW(
             policy.parameters(), lr=cfg.learning_rate, weight_decay=cfg.weight_decay, foreach=True
         )
-        self._average = copy.deepcopy(policy).requires_grad_(False) if cfg.averaging else None
-        self._updates = 0
-
-    @property
-    def student(self) -> ChunkPolicy:
-        """What is evaluated and kept: the averaged policy if there is one, else the policy itself."""
-        return self.policy if self._average is None else self._average
 
     def update(self, context: Context, progress: float) -> float:
         """Take one step and return the loss. ``progress`` runs from 0 to 1 over the training."""
@@ -164,46 +150,20 @@ class Learner:
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
-        self._follow()
         return loss.item()
-
-    @torch.no_grad()
-    def _follow(self) -> None:
-        """Move the average; early on it follows faster, so that the first weights are soon forgotten."""
-        self._updates += 1
-        if self._average is None:
-            return
-        stays = min(self.cfg.averaging, self._updates / (self._updates + 10))
-        torch._foreach_lerp_(list(self._average.parameters()), list(self.policy.parameters()), 1.0 - stays)
-        for mine, latest in zip(self._average.buffers(), self.policy.buffers(), strict=True):
-            mine.copy_(latest)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` needs to go on as if nothing had happened: tensors and plain values."""
-        return {
-            "policy": self.policy.state_dict(),
-            "average": None if self._average is None else self._average.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "updates": self._updates,
-        }
+        return {"policy": self.policy.state_dict(), "optimizer": self._optimizer.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was called, with settings of the same kind.
 
         Raises:
-            ValueError: If one side averages weights and the other does not.
             RuntimeError: If the policies differ in shape.
         """
-        if (state["average"] is None) != (self._average is None):
-            raise ValueError(
-                f"the saved learner {'does not average' if state['average'] is None else 'averages'} its weights, "
-                f"averaging={self.cfg.averaging} says otherwise"
-            )
         self.policy.load_state_dict(state["policy"])
-        if self._average is not None:
-            self._average.load_state_dict(state["average"])
         self._optimizer.load_state_dict(state["optimizer"])
-        self._updates = state["updates"]
 
     def _share(self, progress: float) -> float:
         cosine = 0.5 * (1.0 + math.cos(math.pi * min(progress, 1.0)))
