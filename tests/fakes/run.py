@@ -180,6 +180,7 @@ class _Lives:
         return Record(
             step=int(counts["perf/completed"]) // run.batch_size,
             unix_ns=STARTED_UNIX_NS + int((4.0 + at_s) * 1e9),
+            elapsed_s=at_s,
             values={name: float(value) for name, value in values.items()},
             stale=frozenset(stale),
             verdict="; ".join(verdict),

@@ -90,7 +90,7 @@ class PerfMonitor:
         self._notes: dict[str, float] = {}
         self._epoch = ""
         self._started = False
-        self._recorded_ns = self._diagnosed_ns = clock_ns()
+        self._origin_ns = self._recorded_ns = self._diagnosed_ns = clock_ns()
         self._recorded_step = 0
         learner.on_step = self._after_step
 
@@ -117,7 +117,7 @@ class PerfMonitor:
         Args:
             loss: Recorded as ``train/loss``.
             epoch: For the bar, such as ``1/10``.
-            values: Recorded as ``train/<name>``.
+            values: Recorded as ``train/<name>``. ``acc``, an accuracy, is in the bar, too.
         """
         if loss is not None:
             self._notes["train/loss"] = float(loss)
@@ -134,7 +134,9 @@ class PerfMonitor:
             elif self._windows.due():
                 record = self._add_edge(self._clock_ns() - self._recorded_ns >= self._every_ns)
         if self._progress is not None:
-            self._progress.step(record, loss=self._notes.get("train/loss"), epoch=self._epoch)
+            self._progress.step(
+                record, loss=self._notes.get("train/loss"), acc=self._notes.get("train/acc"), epoch=self._epoch
+            )
 
     def _begin(self) -> None:
         """Put the first edge at the end of the warm-up."""
@@ -167,6 +169,7 @@ class PerfMonitor:
         return Record(
             step=self.learner.steps,
             unix_ns=self._unix_ns(),
+            elapsed_s=(self._clock_ns() - self._origin_ns) / 1e9,
             values={**values, **self._notes},
             stale=stale,
             verdict=str(found),

@@ -22,6 +22,8 @@ class Record:
     """The axis, ``train/step``."""
     unix_ns: int
     """A stamp for people; no duration is computed from it."""
+    elapsed_s: float
+    """Seconds since metering began, by a monotonic clock. Grows from record to record."""
     values: Mapping[str, float]
     """By name, in the units of the table."""
     stale: frozenset[str] = frozenset()
@@ -41,6 +43,7 @@ class Record:
             {
                 "train/step": self.step,
                 "unix_ns": self.unix_ns,
+                "elapsed_s": self.elapsed_s,
                 "values": {name: _to_json(float(value)) for name, value in self.values.items()},
                 "stale": sorted(self.stale),
                 "verdict": self.verdict,
@@ -57,11 +60,12 @@ class Record:
             ValueError: If it is no record.
         """
         found = json.loads(line)
-        if not isinstance(found, dict) or not {"train/step", "values"} <= found.keys():
-            raise ValueError(f"a record is an object with train/step and values, got {line[:80]!r}")
+        if not isinstance(found, dict) or not {"train/step", "elapsed_s", "values"} <= found.keys():
+            raise ValueError(f"a record is an object with train/step, elapsed_s and values, got {line[:80]!r}")
         return cls(
             step=int(found["train/step"]),
             unix_ns=int(found.get("unix_ns", 0)),
+            elapsed_s=float(found["elapsed_s"]),
             values={name: float(value) for name, value in found["values"].items()},
             stale=frozenset(found.get("stale", ())),
             verdict=found.get("verdict", ""),

@@ -227,7 +227,7 @@ class Plotter:
         return Canvas(
             name=name,
             title=title,
-            across=f"{self._unit} since the start of the run",
+            across=f"{self._unit} since metering began",
             up=up,
             percent=percent,
             steps=(timeline.seconds / self._unit_s, timeline.steps) if has_steps else None,

@@ -44,7 +44,7 @@ def build_page(run: Run, *, png: bool = True, now_unix_ns: Callable[[], int] = t
     Raises:
         MissingExtraError: If there is something to draw, and the extra ``plot`` is not installed.
     """
-    timeline = Timeline(run.records, run.started_unix_ns)
+    timeline = Timeline(run.records)
     charts = draw_charts(run, timeline, Plotter(timeline, png=png))
     parts = [
         sections.rates(timeline, charts["rates"]),

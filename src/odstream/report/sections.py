@@ -70,13 +70,6 @@ def headline(run: Run, timeline: Timeline) -> str:
     parts = [f"<p class=lead>{_when(run, timeline)}</p>"]
     if run.torn:
         parts.append(missing("The metrics end in the middle of a record.", f"metrics.jsonl: {escaped(run.torn)}."))
-    if timeline.clock_was_set_back:
-        parts.append(
-            missing(
-                "The clock of the machine was set back during the run.",
-                "Records are stamped by it; in the charts time stands still meanwhile.",
-            )
-        )
     parts.append(_verdict(run, timeline))
     parts.append(tiles(_facts(run, timeline)))
     return "".join(parts)

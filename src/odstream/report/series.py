@@ -76,19 +76,16 @@ class Series:
 
 
 class Timeline:
-    """All records against seconds since the run began.
+    """All records against seconds since metering began.
 
     Args:
         records: In order.
-        started_unix_ns: Of the run.
     """
 
-    def __init__(self, records: Sequence[Record], started_unix_ns: int) -> None:
+    def __init__(self, records: Sequence[Record]) -> None:
         self.records = tuple(records)
-        stamps = np.array([(record.unix_ns - started_unix_ns) / 1e9 for record in records], np.float64)
-        self.seconds: Floats = np.maximum.accumulate(stamps.clip(min=0)) if stamps.size else stamps
-        """``[N]``. Records are stamped in Unix time; where it was set back, time stands still here."""
-        self.clock_was_set_back = bool((np.diff(stamps) < 0).any() or (stamps < 0).any())
+        self.seconds: Floats = np.array([record.elapsed_s for record in records], np.float64)
+        """``[N]``, by a monotonic clock."""
         self.steps = np.array([record.step for record in records], np.float64)
         self.weights: Floats = self._weights()
         """``[N]``: seconds that each record stands for."""

@@ -16,18 +16,18 @@ def record(stale: frozenset[str] = frozenset(), **changes: float) -> Record:
         "perf/dispatch_wait": 0.1,
         "perf/pool": 24.0,
     }
-    return Record(step=1, unix_ns=0, values={**values, **changes}, stale=stale)
+    return Record(step=1, unix_ns=0, elapsed_s=1.0, values={**values, **changes}, stale=stale)
 
 
 @pytest.mark.spec("PERF-05")
-def test_the_bar_shows_loss_throughput_capacities_wait_pool_and_epoch() -> None:
+def test_the_bar_shows_loss_accuracy_throughput_capacities_wait_pool_and_epoch() -> None:
     file = io.StringIO()
     bar = ProgressBar(10, file=file)
-    bar.step(record(), loss=0.35, epoch="1/10")
+    bar.step(record(), loss=0.35, acc=0.83, epoch="1/10")
     bar.close()
     shown = file.getvalue().rpartition("\r")[2]
     assert shown.startswith("Training:  10%")
-    assert "loss=0.350, thru=12.1, I=18.5, T=13.2, wait=0.1s, pool=24, epoch=1/10" in shown
+    assert "loss=0.350, acc=0.830, thru=12.1, I=18.5, T=13.2, wait=0.1s, pool=24, epoch=1/10" in shown
 
 
 def test_a_stale_value_has_a_star_and_an_unknown_one_is_no_zero() -> None:

@@ -11,7 +11,14 @@ from odstream.perf.run_directory import RunDirectory
 
 
 def record(step: int, **values: float) -> Record:
-    return Record(step=step, unix_ns=17, values=values, stale=frozenset({"old"} & values.keys()), verdict="balanced")
+    return Record(
+        step=step,
+        unix_ns=17,
+        elapsed_s=0.5 * step,
+        values=values,
+        stale=frozenset({"old"} & values.keys()),
+        verdict="balanced",
+    )
 
 
 def test_what_was_written_is_read_and_each_line_is_there_at_once(tmp_path: Path) -> None:

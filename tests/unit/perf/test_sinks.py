@@ -19,6 +19,7 @@ from odstream.perf.sinks import SINKS, PrometheusSink, open_sinks
 RECORD = Record(
     step=7,
     unix_ns=1,
+    elapsed_s=1.5,
     values={"perf/thru": 12.5, "perf/infer_capacity": 3.0, "train/loss": 0.5},
     stale=frozenset({"perf/infer_capacity"}),
     verdict="balanced",
