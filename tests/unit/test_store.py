@@ -154,7 +154,9 @@ def test_statistics_and_the_ledger_of_an_empty_a_partly_and_a_wholly_filled_cach
     }
     cache.publish(Row(length=5, gaps=(1,)), slot=1)
     cache.publisher.claim()
-    assert accounting.stats(cache.store, budgeted=True)["valid_frames"] == 4  # not those of the row that is being recorded
+    assert (
+        accounting.stats(cache.store, budgeted=True)["valid_frames"] == 4
+    )  # not those of the row that is being recorded
     line: dict[str, Any] = {
         "run_id": RUN_ID,
         "episode_id": 0,
@@ -194,7 +196,10 @@ def test_totals_survive_the_replacement_of_the_episodes_they_came_from() -> None
         sampler.draw(chunk(2, 1), None)
     ledger = accounting.ledger(cache.store, RUN_ID)
     assert ledger["total_delivered_chunks"] == 10 == accounting.stats(cache.store, budgeted=True)["sampled_chunks"]
-    assert ledger["unlocked_remaining_chunks"] == 1 and accounting.stats(cache.store, budgeted=True)["successful_episodes"] == 5
+    assert (
+        ledger["unlocked_remaining_chunks"] == 1
+        and accounting.stats(cache.store, budgeted=True)["successful_episodes"] == 5
+    )
 
 
 @pytest.mark.spec("ENG-25")
