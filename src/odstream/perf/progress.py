@@ -1,4 +1,4 @@
-"""The progress bar: loss, throughput, both capacities, the wait, the pool and the epoch."""
+"""The progress bar: loss, accuracy, throughput, both capacities, the wait, the pool and the epoch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ __all__ = ["ProgressBar", "progress_fields"]
 _STALE = "*"
 
 
-def progress_fields(record: Record | None, *, loss: float | None = None, epoch: str = "") -> dict[str, str]:
+def progress_fields(
+    record: Record | None, *, loss: float | None = None, acc: float | None = None, epoch: str = ""
+) -> dict[str, str]:
     """Return what the bar shows.
 
     Args:
         record: The newest one. Values that are not known are shown as ``-``, stale ones with a star.
         loss: Of the newest step.
+        acc: Accuracy of the newest step; None where there is no such thing.
         epoch: Such as ``1/10``; empty where there are none.
     """
 
@@ -31,7 +34,7 @@ def progress_fields(record: Record | None, *, loss: float | None = None, epoch: 
             return "-"
         return form(value) + (_STALE if name in record.stale else "")
 
-    fields = {} if loss is None else {"loss": f"{loss:.3f}"}
+    fields = {name: f"{value:.3f}" for name, value in (("loss", loss), ("acc", acc)) if value is not None}
     fields["thru"] = shown("perf/thru", "{:.1f}".format)
     fields["I"] = shown("perf/infer_capacity", "{:.1f}".format)
     fields["T"] = shown("perf/train_capacity", "{:.1f}".format)
@@ -54,17 +57,25 @@ class ProgressBar:
         self._bar: Any = tqdm(total=total, desc="Training", file=file, dynamic_ncols=file is None)
         self._record: Record | None = None
 
-    def step(self, record: Record | None = None, *, loss: float | None = None, epoch: str = "") -> None:
+    def step(
+        self,
+        record: Record | None = None,
+        *,
+        loss: float | None = None,
+        acc: float | None = None,
+        epoch: str = "",
+    ) -> None:
         """Advance by one step.
 
         Args:
             record: A new record, if there is one; else the last one stays.
             loss: Of this step.
+            acc: Accuracy of this step.
             epoch: Such as ``1/10``.
         """
         self._record = record or self._record
         if self._bar.n + 1 - self._bar.last_print_n >= self._bar.miniters or record is not None:
-            self._bar.set_postfix(progress_fields(self._record, loss=loss, epoch=epoch), refresh=False)
+            self._bar.set_postfix(progress_fields(self._record, loss=loss, acc=acc, epoch=epoch), refresh=False)
         self._bar.update()
 
     def write(self, text: str) -> None:
