@@ -14,6 +14,7 @@ from odstream.perf.metrics import METRICS, Metric
 from odstream.perf.monitor import PerfMonitor
 from odstream.perf.progress import ProgressBar
 from odstream.perf.records import JsonLinesSink, Record, read_records
+from odstream.perf.remote import RemoteMeter
 from odstream.perf.run_directory import RunDirectory
 from odstream.perf.shape import PipelineShape
 from odstream.perf.sinks import MetricSink, open_sinks
@@ -36,6 +37,7 @@ __all__ = [
     "ProducerMeter",
     "ProgressBar",
     "Record",
+    "RemoteMeter",
     "RunDirectory",
     "Snapshot",
     "Thresholds",
