@@ -3,7 +3,6 @@ from __future__ import annotations
 import socket
 import sys
 import types
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 
 from odstream.errors import MissingExtraError
 from odstream.perf import sinks as sinks_module
-from odstream.perf.metrics import METRICS
 from odstream.perf.records import Record, read_records
 from odstream.perf.run_directory import RunDirectory
 from odstream.perf.sinks import SINKS, PrometheusSink, open_sinks
@@ -121,37 +119,6 @@ def test_json_lines_keep_stale_values_and_mark_them(run: RunDirectory) -> None:
     sink.write(RECORD)
     sink.close()
     assert read_records(run.records_path).records == (RECORD,)
-
-
-@pytest.mark.spec("PERF-02")
-def test_tensorboard_gets_fresh_values_on_the_axis_of_steps(run: RunDirectory) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    (sink,) = open_sinks(["tensorboard"], run)
-    sink.write(RECORD)
-    sink.close()
-    events = EventAccumulator(str(run.path / "tensorboard")).Reload()
-    assert {name: [(one.step, one.value) for one in events.Scalars(name)] for name in events.Tags()["scalars"]} == {
-        name: [(7, value)] for name, value in FRESH.items()
-    }
-
-
-@pytest.mark.spec("PERF-02")
-def test_prometheus_serves_all_values_with_their_help_and_marks_stale_ones() -> None:
-    pytest.importorskip("prometheus_client")
-    sink = PrometheusSink(port=0)
-    try:
-        sink.write(RECORD)
-        text = urllib.request.urlopen(f"http://127.0.0.1:{sink.port}/metrics", timeout=10).read().decode()
-    finally:
-        sink.close()
-    help_of = {metric.name: metric.help for metric in METRICS}
-    assert "odstream_train_step 7.0" in text
-    assert "odstream_perf_thru 12.5" in text
-    assert f"# HELP odstream_perf_thru {help_of['perf/thru']} Unit: samples/s." in text
-    assert 'odstream_stale{metric="perf/infer_capacity"} 1.0' in text
-    assert 'odstream_stale{metric="perf/thru"} 0.0' in text
 
 
 def test_a_port_that_is_taken_is_an_error_and_no_silent_loss() -> None:
