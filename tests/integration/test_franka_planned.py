@@ -18,15 +18,17 @@ from odstream.envs.franka.observation import CUBE_POSITION, GOAL_POSITION, OBSER
 from odstream.envs.franka.planned import learner
 from odstream.envs.franka.schema import OBSERVATION_NAMES, SCHEMA
 from odstream.envs.franka.slowed import SlowedFranka
+from odstream.perf import read_records, read_trajectories
 
 pytestmark = [pytest.mark.franka, pytest.mark.slow]
 
 SMALL = ["engine.buffer_size=16", "refills=2", "batch_size=32"]
+METERED = ["debug.enable_perf_metrics=true", "debug.window_s=0.5", "debug.every_s=0.2"]
 SHORT = ["training.updates=300", "training.evaluate_at=[0]", "training.scenes=2", "training.final_scenes=2"]
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.spec("FLOW-05", "PLAN-09")
+@pytest.mark.spec("FLOW-05", "PLAN-09", "PERF-01", "APP-03")
 def test_the_shipped_task_is_measured_planned_and_trained_by_the_plan(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -40,7 +42,7 @@ def test_the_shipped_task_is_measured_planned_and_trained_by_the_plan(
     files = ["--input", str(throughput), "--profile", str(profile), "--output", str(planned)]
     assert plan.main([*files, "--min-cache-episodes", "16"]) == 0
     arguments = ["--config", "franka", "--plan", str(planned), "--output", str(run), "training.target=0"]
-    assert train.main([*arguments, *SMALL, *SHORT]) == 0
+    assert train.main([*arguments, *SMALL, *SHORT, *METERED]) == 0
     comparison = json.loads((run / "comparison.json").read_text())
     assert comparison["reuse"]["unaccounted_chunks"] == 0
     # 4,096 contexts were drawn for the normalisation, as whole batches.
@@ -48,7 +50,31 @@ def test_the_shipped_task_is_measured_planned_and_trained_by_the_plan(
     assert comparison["reuse"]["chunks_per_evicted_episode"][2] <= 100
     assert comparison["notes"] == []
     assert json.loads((run / "demo.json").read_text())["updates"] == 300
-    assert "planned and observed" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "planned and observed" in printed and "verdict    " in printed and f"odstream report {run}" in printed
+    last = read_records(run / "metrics.jsonl").records[-1]
+    assert (last.step, last.values["perf/completed"]) == (300, 300 * 32)
+    assert last.values["perf/prefetched"] == 4096, "what was drawn for the normalisation is no step's"
+    assert last.values["perf/learner/pace"] + last.values["perf/learner/wait"] > 0
+    trajectories = read_trajectories((run / "trajectories.json").read_text())
+    assert trajectories.totals == {"delivered": 9600, "completed": 9600, "failed": 0, "in_flight": 0}
+    published = {one.episode_id for one in trajectories.episodes if one.published_s is not None}
+    assert published == set(range(comparison["reuse"]["published_episodes"]))
+
+
+@pytest.mark.spec("PERF-01")
+def test_the_shipped_task_is_metered_without_a_plan(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = ["--config", "franka", "--output", str(run), "training.target=0", *SMALL, *SHORT, *METERED]
+    assert train.main(arguments) == 0
+    last = read_records(run / "metrics.jsonl").records[-1]
+    assert last.values["perf/completed"] == 300 * 32
+    assert last.values["perf/learner/eval"] > 0, "the evaluation at the end belongs to the last record"
+    assert last.values["perf/producer/down"] == 0, "it was written while the producer ran"
+    assert last.values["perf/producer/busy"] > 0.5
+    episodes = read_trajectories((run / "trajectories.json").read_text()).episodes
+    assert sum(one.completed for one in episodes) == 300 * 32
+    assert {one.published_s is None for one in episodes} == {False}
 
 
 def test_the_shipped_profile_is_one(tmp_path: Path) -> None:

@@ -43,11 +43,13 @@ class DebugCfg:
     """Seconds that a record describes at least; slow steps widen it."""
     progress: bool = True
     """Whether to show a bar, where there is a terminal."""
+    trajectories: bool = True
+    """Whether to count what becomes of every trajectory: deliveries, frames, supervised frames."""
     selections_per_episode: int = 1
     """K where neither a plan nor a budget says it: how many selections an episode is worth."""
 
     def __post_init__(self) -> None:
-        for name in ("enable_perf_metrics", "progress"):
+        for name in ("enable_perf_metrics", "progress", "trajectories"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"debug.{name} must be true or false, got {getattr(self, name)!r}")
         if isinstance(self.sinks, str) or not isinstance(self.sinks, Sequence):
@@ -94,6 +96,7 @@ def metrics_for(
             every_s=cfg.every_s,
             window_s=cfg.window_s,
             progress=cfg.progress,
+            trajectories=cfg.trajectories,
             assigned_chunks=engine.episode_sample_budget,
             drains_events=plan is None,
         ),

@@ -63,8 +63,8 @@ def main(arguments: Sequence[str]) -> int:
         return INVALID_INPUT
     with nullcontext() if job.metrics is None else job.metrics:
         as_wanted = job.run()
-    if job.planned is not None:
-        _compare(job.planned, output)
+        if job.planned is not None:
+            _compare(job.planned, output)
     if job.metrics is not None and job.metrics.verdict:
         print(f"\nverdict    {job.metrics.verdict}")
     print(f"report     odstream report {output}")

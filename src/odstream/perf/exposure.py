@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,12 @@ from odstream.validation import check_int
 __all__ = ["ExposureRecorder", "Trajectories", "Trajectory", "read_trajectories"]
 
 TRAJECTORIES_FORMAT, TRAJECTORIES_VERSION = "odstream.trajectories", 1
-_BATCHES_AT_ONCE = 64
-_EPISODE, _FRAME, _SUPERVISED = range(3)
+_SELECTIONS_AT_ONCE = 16_384
+_Entry = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]
+"""A batch: ``episodes [B]``, ``frames [B]``, ``loss_mask [B, L]``."""
+_EPISODES: Final = 0
+_FRAMES: Final = 1
+_MASK: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,8 @@ def read_trajectories(text: str) -> Trajectories:
 class ExposureRecorder:
     """Counts, per trajectory, what a training loop receives and completes.
 
-    One thread uses it. A delivery costs some microseconds; the sums are made every 64 batches and when asked for.
+    One thread uses it. A delivery costs some microseconds; the sums are made every 65,536 selections and when asked
+    for.
 
     Args:
         assigned_chunks: K, where there are budgets.
@@ -115,9 +120,12 @@ class ExposureRecorder:
         self._origin_ns = clock_ns()
         self._run_id: int | None = None
         self._episodes: dict[int, _Tally] = {}
-        self._in_flight: list[NDArray[np.int64]] = []
-        self._completed: list[NDArray[np.int64]] = []
-        self._failed: list[NDArray[np.int64]] = []
+        self._in_flight: list[_Entry] = []
+        self._completed: list[_Entry] = []
+        self._failed: list[_Entry] = []
+        self._in_flight_count = 0
+        self._is_first = True
+        self._waiting = 0
         self._totals = dict.fromkeys(("delivered", "completed", "failed"), 0)
 
     def on_events(self, events: Iterable[Mapping[str, Any]]) -> None:
@@ -132,8 +140,8 @@ class ExposureRecorder:
             else:
                 tally.evicted_s = at_s
 
-    def delivered(self, batch: Mapping[str, Any], current: int) -> None:
-        """Count one selection per context: it is in flight until `completed` or `failed`.
+    def delivered(self, batch: Mapping[str, Any], current: int) -> int:
+        """Count one selection per context, in flight until `completed` or `failed`; return how many there are.
 
         Args:
             batch: ``frame_ids [B, L, 3]`` (run, episode, frame), or ``ods_episode_id`` and ``ods_frame_index``
@@ -142,23 +150,18 @@ class ExposureRecorder:
 
         Raises:
             KeyError: If the batch says nothing of where its frames come from (``include_provenance`` is off).
-            ValueError: If a current frame is padding.
+            ValueError: If a current frame is padding. Of the first batch that is told at once, of others when sums
+                are made.
         """
-        keys = set(batch.keys())
-        if "frame_ids" in keys:
-            ids = np.asarray(batch["frame_ids"])[:, current]
-            episodes, frames = ids[:, 1], ids[:, 2]
-        elif "ods_episode_id" in keys:
-            episodes = np.asarray(batch["ods_episode_id"])[:, current]
-            frames = np.asarray(batch["ods_frame_index"])[:, current]
-        else:
-            raise KeyError("a batch with frame_ids or ods_episode_id is needed; set include_provenance=True")
-        supervised = np.asarray(batch["loss_mask"]).sum(axis=1)
-        entry = np.stack((episodes, frames, supervised)).astype(np.int64, copy=False)
-        if entry.size and entry[:_SUPERVISED].min() < 0:
-            raise ValueError(f"frame {current} of a context is padding; current must be history_length - 1")
+        entry = _read(batch, current)
+        if self._is_first:
+            _check(entry[_EPISODES], entry[_FRAMES])
+            self._is_first = False
+        count = len(entry[_MASK])
         self._in_flight.append(entry)
-        self._totals["delivered"] += entry.shape[1]
+        self._in_flight_count += count
+        self._totals["delivered"] += count
+        return count
 
     def completed(self) -> None:
         """Count what is in flight as used by a completed optimizer step."""
@@ -168,27 +171,29 @@ class ExposureRecorder:
         """Count what is in flight as lost to an update that failed. Its deliveries stay spent."""
         self._settle("failed", self._failed)
 
-    def _settle(self, outcome: str, entries: list[NDArray[np.int64]]) -> None:
+    def _settle(self, outcome: str, entries: list[_Entry]) -> None:
         entries += self._in_flight
-        self._totals[outcome] += _selections(self._in_flight)
         self._in_flight.clear()
-        if len(entries) >= _BATCHES_AT_ONCE:
+        self._totals[outcome] += self._in_flight_count
+        self._waiting += self._in_flight_count
+        self._in_flight_count = 0
+        if self._waiting >= _SELECTIONS_AT_ONCE:
             self._sum_up()
 
     def trajectories(self) -> Trajectories:
         """Return what was counted so far."""
         self._sum_up()
         waiting: dict[int, int] = {}
-        for episode, part in _by_episode(self._in_flight):
-            waiting[episode] = part.shape[1]
-            self._tally(episode)
+        for use in _by_episode(self._in_flight):
+            waiting[use.episode] = use.selections
+            self._tally(use.episode)
         return Trajectories(
             run_id=self._run_id,
             assigned_chunks=self._assigned,
             episodes=tuple(
                 tally.read(episode, waiting.get(episode, 0)) for episode, tally in sorted(self._episodes.items())
             ),
-            totals={**self._totals, "in_flight": _selections(self._in_flight)},
+            totals={**self._totals, "in_flight": self._in_flight_count},
         )
 
     def to_json(self) -> str:
@@ -201,12 +206,23 @@ class ExposureRecorder:
         return self._episodes[episode]
 
     def _sum_up(self) -> None:
-        for episode, part in _by_episode(self._completed):
-            self._tally(episode).complete(part)
-        for episode, part in _by_episode(self._failed):
-            self._tally(episode).failed += part.shape[1]
+        for use in _by_episode(self._completed):
+            self._tally(use.episode).complete(use)
+        for use in _by_episode(self._failed):
+            self._tally(use.episode).failed += use.selections
         self._completed.clear()
         self._failed.clear()
+        self._waiting = 0
+
+
+class _Use(NamedTuple):
+    """What some batches used of one episode."""
+
+    episode: int
+    selections: int
+    supervised: int
+    seen: NDArray[np.bool_]
+    """By frame."""
 
 
 class _Tally:
@@ -222,14 +238,13 @@ class _Tally:
         self.completed = self.failed = self.supervised = 0
         self.seen = np.zeros(0, np.bool_)
 
-    def complete(self, part: NDArray[np.int64]) -> None:
-        self.completed += part.shape[1]
-        self.supervised += int(part[_SUPERVISED].sum())
-        frames = part[_FRAME]
-        needed = int(frames.max()) + 1
+    def complete(self, use: _Use) -> None:
+        self.completed += use.selections
+        self.supervised += use.supervised
+        needed = len(use.seen)
         if needed > len(self.seen):
             self.seen = np.concatenate((self.seen, np.zeros(needed - len(self.seen), np.bool_)))
-        self.seen[frames] = True
+        self.seen[:needed] |= use.seen
 
     def read(self, episode: int, in_flight: int) -> Trajectory:
         return Trajectory(
@@ -245,15 +260,53 @@ class _Tally:
         )
 
 
-def _selections(entries: list[NDArray[np.int64]]) -> int:
-    return sum(entry.shape[1] for entry in entries)
+def _array(values: Any) -> NDArray[Any]:
+    """Return what numpy reads; of a tensor, faster than ``np.asarray``."""
+    read = getattr(values, "numpy", None)
+    return np.asarray(values if read is None else read())
 
 
-def _by_episode(entries: list[NDArray[np.int64]]) -> Iterable[tuple[int, NDArray[np.int64]]]:
-    """Return the columns of all entries, grouped by their episode."""
-    if not entries:
+def _read(batch: Mapping[str, Any], current: int) -> _Entry:
+    """Return copies of what is needed of a batch: nothing of it is held, so its memory can be used again."""
+    keys = batch.keys()
+    if "frame_ids" in keys:
+        ids = _array(batch["frame_ids"])[:, current]
+        return ids[:, 1].copy(), ids[:, 2].copy(), _array(batch["loss_mask"]).copy()
+    if "ods_episode_id" in keys:
+        episodes, frames = _array(batch["ods_episode_id"]), _array(batch["ods_frame_index"])
+        return episodes[:, current].copy(), frames[:, current].copy(), _array(batch["loss_mask"]).copy()
+    raise KeyError("a batch with frame_ids or ods_episode_id is needed; set include_provenance=True")
+
+
+def _check(episodes: NDArray[np.int64], frames: NDArray[np.int64]) -> None:
+    if episodes.size and min(episodes.min(), frames.min()) < 0:
+        raise ValueError("a current frame of a context is padding; current must be history_length - 1")
+
+
+def _supervised(masks: Sequence[NDArray[np.bool_]]) -> NDArray[np.float32]:
+    """Return how many frames of each context are supervised. A product is thrice as fast as a sum of booleans."""
+    if len({mask.shape[1] for mask in masks}) > 1:
+        return np.concatenate([_supervised([mask]) for mask in masks])
+    together = np.concatenate(masks)
+    return together.astype(np.float32) @ np.ones(together.shape[1], np.float32)
+
+
+def _by_episode(entries: list[_Entry]) -> Iterator[_Use]:
+    """Yield what all entries together used of each episode."""
+    if not sum(len(entry[_MASK]) for entry in entries):
         return
-    columns = np.concatenate(entries, axis=1)
-    columns = columns[:, np.argsort(columns[_EPISODE], kind="stable")]
-    episodes, starts = np.unique(columns[_EPISODE], return_index=True)
-    yield from zip(episodes.tolist(), np.split(columns, starts[1:], axis=1), strict=True)
+    episodes = np.concatenate([entry[_EPISODES] for entry in entries])
+    frames = np.concatenate([entry[_FRAMES] for entry in entries])
+    _check(episodes, frames)
+    supervised = _supervised([entry[_MASK] for entry in entries])
+    first, places = int(episodes.min()), episodes - episodes.min()
+    if places.max() > len(places):  # far apart: number those that occur
+        numbers, places = np.unique(episodes, return_inverse=True)
+    else:
+        numbers = np.arange(first, first + int(places.max()) + 1)
+    counts = np.bincount(places, minlength=len(numbers))
+    sums = np.bincount(places, weights=supervised, minlength=len(numbers))
+    seen = np.zeros((len(numbers), int(frames.max()) + 1), np.bool_)
+    seen[places, frames] = True
+    for place in np.flatnonzero(counts).tolist():
+        yield _Use(int(numbers[place]), int(counts[place]), int(sums[place]), seen[place])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -32,6 +33,7 @@ __all__ = ["MeteredTrainingEngine", "TrainingMetrics", "TrainingMetricsCfg"]
 
 _AGES_EVERY_NS = 50_000_000
 _EVENTS_EVERY_NS = 200_000_000
+_MEMORY_EVERY_NS = 5_000_000_000
 _PUBLISHED = "ods_published_at_monotonic_ns"
 _T = TypeVar("_T")
 
@@ -64,6 +66,8 @@ class TrainingMetricsCfg:
     """Whether to show a bar, where there is a terminal."""
     assigned_chunks: int | None = None
     """K, the engine's budget per episode, where it has one."""
+    trajectories: bool = True
+    """Whether to count what becomes of every trajectory, for ``trajectories.json``. It is what costs most."""
     drains_events: bool = False
     """Whether the engine's lifecycle log is drained here. With a flow controller it is not: that one drains it, and
     tells `TrainingMetrics.on_events`."""
@@ -113,7 +117,7 @@ class TrainingMetrics:
         self._monitor: PerfMonitor | None = None
         self._bar: ProgressBar | None = None
         self._record: Callable[[], object] | None = None
-        self._ages_due_ns = self._events_due_ns = 0
+        self._ages_due_ns = self._events_due_ns = self._memory_due_ns = 0
 
     # ------------------------------------------------------------ life
 
@@ -125,7 +129,8 @@ class TrainingMetrics:
         """
         self._sinks = open_sinks(self.cfg.sinks, run, self.cfg.sink_settings)
         self._run = run
-        self._exposure = ExposureRecorder(self.cfg.assigned_chunks, clock_ns=self._clock_ns)
+        if self.cfg.trajectories:
+            self._exposure = ExposureRecorder(self.cfg.assigned_chunks, clock_ns=self._clock_ns)
 
     def attach(
         self, engine: MeteredTrainingEngine, *, steps: int | None = None, meter: LearnerMeter | None = None
@@ -163,25 +168,34 @@ class TrainingMetrics:
         return self._meter
 
     def detach(self) -> None:
-        """End metering: write the last record and ``trajectories.json``, close sinks and bar. Idempotent.
+        """End metering: write the last record, close sinks and bar. Idempotent.
 
         Call it before the engine stops: afterwards its producer is down.
         """
-        try:
-            self._stop_recording()
-        finally:
-            self._drain()
-            exposure, self._exposure = self._exposure, None
-            if self._run is not None and exposure is not None:
-                self._run.trajectories_path.write_text(exposure.to_json() + "\n", encoding="utf-8")
-
-    def _stop_recording(self) -> None:
         monitor = self._monitor
         try:
             if monitor is not None:
                 monitor.close()
         finally:
             self._monitor = self._bar = None
+
+    def close(self) -> None:
+        """Detach, and write ``trajectories.json``. Idempotent. Leaving the context does it, after an error too.
+
+        The engine may have stopped by now: events that it logged until then are taken.
+        """
+        with ExitStack() as stack:
+            stack.callback(self._write_trajectories)
+            for sink in self._sinks:
+                stack.callback(sink.close)
+            self._sinks = []
+            self.detach()
+
+    def _write_trajectories(self) -> None:
+        self._drain()
+        exposure, self._exposure = self._exposure, None
+        if self._run is not None and exposure is not None:
+            self._run.trajectories_path.write_text(exposure.to_json() + "\n", encoding="utf-8")
 
     def __enter__(self) -> Self:
         return self
@@ -192,9 +206,7 @@ class TrainingMetrics:
         try:
             if error is not None and self._meter is not None:
                 self.failed()
-            self.detach()
-            for sink in self._sinks:
-                sink.close()
+            self.close()
         except Exception as failure:
             if error is None:
                 raise
@@ -225,10 +237,8 @@ class TrainingMetrics:
         learner = self.attach(engine, steps=steps, meter=meter)
         try:
             yield from learner.batches(loader, size=lambda batch: self._received(batch, current))
-        except GeneratorExit:  # the loop was left: by `break`, or by an error, and whoever opened this knows which
-            self._stop_recording()
-            raise
-        self.detach()
+        finally:
+            self.detach()
 
     def delivered(self, batch: Any, current: int) -> None:
         """Count a batch that was received: it is in flight until a step on it is `completed` or `failed`.
@@ -283,15 +293,15 @@ class TrainingMetrics:
 
     def _received(self, batch: Any, current: int) -> int:
         """Count a batch for exposure and, now and then, its ages; return B."""
-        with self.meter.during("other"):
-            now_ns = self._clock_ns()
-            if self._exposure is not None:
-                self._exposure.delivered(batch, current)
-            if now_ns >= self._ages_due_ns and _PUBLISHED in batch.keys():
-                self._ages_due_ns = now_ns + _AGES_EVERY_NS
-                published_ns = np.asarray(batch[_PUBLISHED])[:, current]
-                self.meter.ages.add(np.maximum(now_ns - published_ns, 0) / 1e9)
-        return _selections(batch)
+        self.meter.enter("other")
+        now_ns = self._clock_ns()
+        if now_ns >= self._ages_due_ns and _PUBLISHED in batch.keys():
+            self._ages_due_ns = now_ns + _AGES_EVERY_NS
+            published_ns = np.asarray(batch[_PUBLISHED])[:, current]
+            self.meter.ages.add(np.maximum(now_ns - published_ns, 0) / 1e9)
+        if self._exposure is None:
+            return _selections(batch)
+        return self._exposure.delivered(batch, current)
 
     def _after_step(self) -> None:
         if self._exposure is not None:
@@ -313,7 +323,12 @@ class TrainingMetrics:
         return self._producer.pool()
 
     def _memory(self) -> Mapping[str, int]:
+        """Read it, not in every record: the kernel takes a tenth of a millisecond per process, or more."""
         assert self._engine is not None
+        now_ns = self._clock_ns()
+        if now_ns < self._memory_due_ns:
+            return {}
+        self._memory_due_ns = now_ns + _MEMORY_EVERY_NS
         found = {
             "learner": memory_bytes(),
             "producer": tree_memory_bytes(self._engine.get_stats()["producer_pid"]),
@@ -341,4 +356,8 @@ class _Announcer:
 
 
 def _selections(batch: Any) -> int:
+    """Return B, of a TensorDict or of a mapping of fields."""
+    shape = getattr(batch, "batch_size", None)
+    if shape:
+        return int(shape[0])
     return len(batch["frame_ids"] if "frame_ids" in batch.keys() else batch["ods_episode_id"])

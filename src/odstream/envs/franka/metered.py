@@ -35,8 +35,10 @@ class MeteredStopwatch(Stopwatch):
     def running(self, updates: int) -> Iterator[None]:
         """Meter from here on, and end it while the engine still runs."""
         self._metrics.attach(self._engine, steps=updates)
-        yield  # after an error they are closed by whoever opened them
-        self._metrics.detach()
+        try:
+            yield
+        finally:
+            self._metrics.detach()
 
     @contextmanager
     def measure(self, state: State) -> Iterator[None]:
