@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 __all__ = ["CudaTimer", "DeviceEvent"]
 
+_RETIRE_FROM = 64
+"""Updates that may await their time before finished ones are read without having been asked for."""
 _MAX_PENDING = 4096
 
 
@@ -35,7 +37,7 @@ class CudaTimer:
 
     Events are read once the device has passed them, which `collect` asks for without waiting: whatever the loop does
     by itself, such as ``loss.item()``, is the synchronisation point. Time in which the stream is idle between the two
-    events counts.
+    events counts. No more events are held than the device is behind: they are used again.
 
     Args:
         event: Makes an event. None: CUDA events of torch.
@@ -50,6 +52,7 @@ class CudaTimer:
         self._start: DeviceEvent | None = None
         self._pending: deque[_Pair] = deque()
         self._free: list[DeviceEvent] = []
+        self._finished_ns = self._finished_steps = 0
 
     def begin(self) -> None:
         """Record the start of an update."""
@@ -60,12 +63,14 @@ class CudaTimer:
         """Record the end of an update.
 
         Raises:
-            RuntimeError: Without `begin`, or if thousands of updates were never collected.
+            RuntimeError: Without `begin`, or if the device is thousands of updates behind.
         """
         if self._start is None:
             raise RuntimeError("end() needs a begin() before it")
+        if len(self._pending) >= _RETIRE_FROM:
+            self._retire()
         if len(self._pending) >= _MAX_PENDING:
-            raise RuntimeError(f"{_MAX_PENDING} updates were timed and none was collected; call collect() now and then")
+            raise RuntimeError(f"the device has finished none of the last {_MAX_PENDING} updates; is it still at work?")
         end = self._event()
         end.record()
         self._pending.append(_Pair(self._start, end, completes_step))
@@ -73,13 +78,18 @@ class CudaTimer:
 
     def collect(self) -> tuple[int, int]:
         """Return nanoseconds and steps of the updates that the device has finished since the last call."""
-        total_ns = steps = 0
+        self._retire()
+        found = (self._finished_ns, self._finished_steps)
+        self._finished_ns = self._finished_steps = 0
+        return found
+
+    def _retire(self) -> None:
+        """Read what the device has passed, oldest first, and take the events back."""
         while self._pending and self._pending[0].end.query():
             start, end, completes_step = self._pending.popleft()
-            total_ns += round(start.elapsed_time(end) * 1e6)
-            steps += completes_step
+            self._finished_ns += round(start.elapsed_time(end) * 1e6)
+            self._finished_steps += completes_step
             self._free += (start, end)
-        return total_ns, steps
 
     def _event(self) -> DeviceEvent:
         return self._free.pop() if self._free else self._make()

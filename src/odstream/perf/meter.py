@@ -221,10 +221,23 @@ class LearnerMeter(StateMeter):
         )
         self._warmup_steps = check_int("warmup_steps", warmup_steps, 0)
         self._timer = timer
-        self._timing = False
+        self._timing = self._paused = False
         self._step_began = self._last_step = (0, 0, 0)
         if warmup_steps:
             self._account.update(fetch="warmup", compute="warmup")
+
+    def enter(self, state: str) -> None:
+        """Change the state. The device's clock stands still outside ``compute``, as for an evaluation in its midst.
+
+        Raises:
+            ValueError: If there is no such state.
+        """
+        super().enter(state)
+        if self._timing and state != "compute":
+            self._end_compute(completes_step=False)
+            self._paused = True
+        elif self._paused and state == "compute":
+            self._begin_timing()
 
     @property
     def warming_up(self) -> bool:
@@ -283,7 +296,7 @@ class LearnerMeter(StateMeter):
                 held += 1
                 if held % accumulate == 0 and self.in_flight:
                     self.complete()
-                elif self._timing:
+                else:
                     self._end_compute(completes_step=False)
         finally:
             self.enter("other")
@@ -298,15 +311,15 @@ class LearnerMeter(StateMeter):
 
     def begin_compute(self) -> None:
         """Enter ``compute`` and start the device's clock."""
+        self._paused = False
         self.enter("compute")
-        if self._timer is not None and not self.warming_up:
-            self._timer.begin()
-            self._timing = True
+        self._begin_timing()
 
     def complete(self) -> None:
         """Count one optimizer step on everything in flight, and enter ``other``."""
-        if self._timing:
-            self._end_compute(completes_step=True)
+        if self._paused:  # what was timed of this step has ended before; it is a step all the same
+            self._begin_timing()
+        self._end_compute(completes_step=True)
         self.enter("other")
         counts, totals = self._counts, self._totals
         if counts["steps"] < self._warmup_steps:
@@ -324,8 +337,15 @@ class LearnerMeter(StateMeter):
     def fail(self) -> None:
         """Count everything in flight as lost to a failed update, and enter ``other``."""
         self._end_compute(completes_step=False)
+        self._paused = False
         self.enter("other")
         self._counts["failed_updates"] += self.in_flight
+
+    def _begin_timing(self) -> None:
+        self._paused = False
+        if self._timer is not None and not self.warming_up:
+            self._timer.begin()
+            self._timing = True
 
     def _end_compute(self, *, completes_step: bool) -> None:
         if self._timer is not None and self._timing:

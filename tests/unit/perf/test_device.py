@@ -101,9 +101,73 @@ def test_the_warm_up_is_not_timed() -> None:
     assert meter.snapshot().counts["device_steps"] == 2
 
 
-def test_updates_that_nobody_collects_are_an_error_and_no_leak() -> None:
+def test_an_evaluation_in_the_midst_of_an_update_is_no_compute_time() -> None:
+    """Field case T01: on the device as on the host."""
+    stream, clock = Stream(), FakeClock()
+    meter = LearnerMeter(warmup_steps=0, timer=CudaTimer(stream.event), clock_ns=clock)
+    for number in meter.batches(range(4), size=1):
+        stream.time_ms += 6.0
+        clock.advance(0.006)
+        if number % 2:
+            with meter.during("eval"):
+                stream.time_ms += 1000.0
+                clock.advance(1.0)
+        stream.time_ms += 2.0
+        clock.advance(0.002)
+    stream.synchronise()
+    found = meter.snapshot()
+    assert (found.counts["device_steps"], found.counts["device_ns"]) == (4, 32_000_000)
+    assert (found.states_ns["compute"], found.states_ns["eval"]) == (32_000_000, 2_000_000_000)
+
+
+def test_a_step_that_is_completed_after_the_loop_was_left_is_one_step_of_the_device() -> None:
+    stream, clock = Stream(), FakeClock()
+    meter = LearnerMeter(warmup_steps=0, timer=CudaTimer(stream.event), clock_ns=clock)
+    for number in meter.batches(range(9), size=1):
+        stream.time_ms += 5.0
+        if number == 2:
+            break
+    stream.time_ms += 700.0
+    meter.complete()
+    stream.synchronise()
+    counts = meter.snapshot().counts
+    assert (counts["steps"], counts["device_steps"], counts["device_ns"]) == (3, 3, 15_000_000)
+
+
+def test_a_failed_update_costs_time_and_is_no_step() -> None:
+    stream, clock = Stream(), FakeClock()
+    meter = LearnerMeter(warmup_steps=0, timer=CudaTimer(stream.event), clock_ns=clock)
+    for fails in (False, True, False):
+        meter.deliver(1)
+        try:
+            with meter.update():
+                stream.time_ms += 3.0
+                if fails:
+                    raise ArithmeticError
+        except ArithmeticError:
+            stream.time_ms += 50.0
+    stream.synchronise()
+    counts = meter.snapshot().counts
+    assert (counts["device_steps"], counts["device_ns"]) == (2, 9_000_000)
+
+
+def test_between_two_records_there_may_be_any_number_of_steps() -> None:
+    stream = Stream()
+    timer = CudaTimer(stream.event)
+    for _ in range(20_000):
+        timer.begin()
+        stream.time_ms += 1.0
+        timer.end(completes_step=True)
+        stream.reached = stream.recorded - 20  # ten updates behind the host
+    assert stream.made < 200, "events are used again"
+    stream.synchronise()
+    assert timer.collect() == (20_000 * 1_000_000, 20_000)
+    assert timer.collect() == (0, 0)
+
+
+def test_a_device_that_never_gets_there_is_an_error_and_no_leak() -> None:
     timer = CudaTimer(Stream().event)
-    with pytest.raises(RuntimeError, match="none was collected"):
+    with pytest.raises(RuntimeError, match="the device has finished none of the last 4096 updates"):
         for _ in range(5000):
             timer.begin()
             timer.end(completes_step=True)
