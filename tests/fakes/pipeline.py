@@ -7,6 +7,7 @@ at one time, of their making, so that every run is the same.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
@@ -89,6 +90,8 @@ class Engine:
     fails: Callable[[int], bool] = lambda call: False
     """Whether the n-th call fails as a whole."""
     down_from_s: float = float("inf")
+    queued: int = 0
+    """Requests that always wait on it while it serves one."""
 
     def duration_s(self, call: int) -> float:
         return self.call_s[call % len(self.call_s)] if isinstance(self.call_s, tuple) else self.call_s
@@ -116,6 +119,8 @@ class Outcome:
     ended_ns: int
     meters: Sequence[ProducerMeter]
     recorded_at_ns: list[int]
+    latencies_s: list[float]
+    """From a request to its result, queueing included; of engines with requests queued on them."""
 
     @property
     def last(self) -> Record:
@@ -170,8 +175,9 @@ def simulate(
         unix_ns=lambda: 0,
     )
     turn = _Turn(len(engines)) if round_robin else None
+    latencies_s: list[float] = []
     for number, engine in enumerate(engines):
-        simulation.start(_produce(simulation, shape, engine, meters[number], pool, turn, number))
+        simulation.start(_produce(simulation, shape, engine, meters[number], pool, turn, number, latencies_s))
     completions: list[int] = []
     simulation.start(_learn(simulation, shape, learner, meter, pool, completions))
     simulation.run(duration_s)
@@ -179,7 +185,9 @@ def simulate(
     def completed_between(start_ns: int, end_ns: int) -> int:
         return shape.batch_size * sum(start_ns < at_ns <= end_ns for at_ns in completions)
 
-    return Outcome(monitor, collector.records, completed_between, simulation.now_ns, meters, collector.at_ns)
+    return Outcome(
+        monitor, collector.records, completed_between, simulation.now_ns, meters, collector.at_ns, latencies_s
+    )
 
 
 class _Turn:
@@ -201,8 +209,10 @@ def _produce(
     pool: _Pool,
     turn: _Turn | None,
     number: int,
+    latencies_s: list[float],
 ) -> Process:
     handed = shape.producer_batch * shape.selections_per_episode
+    requested_s = deque([0.0] * (engine.queued + 1))  # each result is followed by a new request
     call = 0
     while True:
         if turn is not None:
@@ -223,6 +233,8 @@ def _produce(
             yield engine.publish_s
             pool.level += handed
             meter.finish(accepted=shape.producer_batch)
+        latencies_s.append(simulation.now_s - requested_s.popleft())
+        requested_s.append(simulation.now_s)
         if turn is not None:
             turn.ended[number] += 1
 

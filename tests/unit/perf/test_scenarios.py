@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import pytest
@@ -55,9 +56,19 @@ SCENARIOS = {
         verdict="training",
         cause="compute",
     ),
+    "a call of an engine takes longer than ten seconds": Scenario(
+        shape=bounded(),
+        engines=[Engine(call_s=15.0)],
+        learner=Learner(fetch_s=0.01, compute_s=0.05),
+        duration_s=2000.0,
+        infer=8 / 15,
+        train=8 / 0.06,
+        thru=8 / 15,
+        verdict="production",
+    ),
     "a serial engine with requests queued on it": Scenario(
         shape=bounded(pool_capacity=64),
-        engines=[Engine(call_s=0.05)],
+        engines=[Engine(call_s=0.05, queued=4)],
         learner=Learner(fetch_s=0.002, compute_s=0.01),
         infer=160.0,
         train=8 / 0.012,
@@ -223,14 +234,19 @@ def test_in_steady_state_throughput_is_the_smaller_capacity(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_throughput_is_what_was_completed_over_what_passed(name: str) -> None:
-    scenario = SCENARIOS[name]
-    outcome = scenario.run()
-    record = outcome.last
-    end_ns = outcome.recorded_at_ns[-1]
-    start_ns = end_ns - round(record.values["perf/window"] * 1e9)
-    truth = outcome.completed_between(start_ns, end_ns) / (end_ns - start_ns) * 1e9
-    assert record.values["perf/thru"] == pytest.approx(truth)
+def test_throughput_is_what_was_completed_over_what_passed_in_every_record(name: str) -> None:
+    """From the first record on: N events over the N gaps that they took, never over N - 1."""
+    outcome = SCENARIOS[name].run()
+    for record, end_ns in zip(outcome.records, outcome.recorded_at_ns, strict=True):
+        start_ns = end_ns - round(record.values["perf/window"] * 1e9)
+        truth = outcome.completed_between(start_ns, end_ns) / (end_ns - start_ns) * 1e9
+        assert record.values["perf/thru"] == pytest.approx(truth)
+
+
+def test_one_event_per_second_is_one_per_second_in_every_record() -> None:
+    outcome = SCENARIOS["one event per second"].run()
+    assert [record.values["perf/thru"] for record in outcome.records] == pytest.approx([1.0] * len(outcome.records))
+    assert len(outcome.records) > 100
 
 
 def test_a_full_pool_is_not_read_as_waiting_for_production() -> None:
@@ -241,9 +257,10 @@ def test_a_full_pool_is_not_read_as_waiting_for_production() -> None:
 
 
 def test_the_service_time_of_a_call_leaves_queueing_out() -> None:
-    """Four requests wait for a serial engine; each call still takes 0.05 s."""
-    values = SCENARIOS["a serial engine with requests queued on it"].run().last.values
-    assert values["perf/infer_batch_time"] == pytest.approx(0.05)
+    """Four requests wait for a serial engine; each result takes 0.25 s, each call still 0.05 s."""
+    outcome = SCENARIOS["a serial engine with requests queued on it"].run()
+    assert outcome.latencies_s[-1] == pytest.approx(0.25)
+    assert outcome.last.values["perf/infer_batch_time"] == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -264,6 +281,22 @@ def test_states_of_every_role_sum_to_its_wall_time(name: str) -> None:
 def test_what_could_only_hang_is_refused_at_construction(sizes: dict[str, int], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         PipelineShape(**sizes)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 5, 6, 8])
+@pytest.mark.parametrize("handed", [1, 2, 3, 4, 7])
+def test_every_pool_that_is_refused_would_have_hung(batch_size: int, handed: int) -> None:
+    refused = 0
+    for capacity in range(1, batch_size + handed):
+        try:
+            PipelineShape(batch_size=batch_size, producer_batch=handed, pool_capacity=capacity)
+        except ValueError:
+            unchecked = PipelineShape(batch_size=batch_size, producer_batch=handed)
+            object.__setattr__(unchecked, "pool_capacity", capacity)
+            with pytest.raises(RuntimeError, match="deadlock"):
+                simulate(unchecked, [Engine(call_s=0.01)], Learner(compute_s=0.01), duration_s=10.0)
+            refused += 1
+    assert refused == max(batch_size, handed, batch_size + handed - math.gcd(batch_size, handed)) - 1
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 5, 6, 8])
