@@ -105,7 +105,7 @@ def read_trajectories(text: str) -> Trajectories:
 class ExposureRecorder:
     """Counts, per trajectory, what a training loop receives and completes.
 
-    One thread uses it. A delivery costs some microseconds; the sums are made every 65,536 selections and when asked
+    One thread uses it. A delivery costs some microseconds; the sums are made every 16,384 selections and when asked
     for.
 
     Args:

@@ -31,7 +31,7 @@ from odstream.validation import check_finite
 
 __all__ = ["MeteredTrainingEngine", "TrainingMetrics", "TrainingMetricsCfg"]
 
-_AGES_EVERY_NS = 50_000_000
+_AGES_EVERY_NS = 100_000_000
 _EVENTS_EVERY_NS = 200_000_000
 _MEMORY_EVERY_NS = 5_000_000_000
 _PUBLISHED = "ods_published_at_monotonic_ns"
