@@ -174,10 +174,12 @@ def leveldb_log(content: bytes) -> list[bytes]:
 def test_trackio_holds_every_fresh_value_at_its_step(tmp_path: Path) -> None:
     if importlib.util.find_spec("trackio") is None:
         pytest.skip("needs the extra `trackio`, which asks for an older pillow than the extra `plot` is tested with")
-    records = in_another_process("trackio", tmp_path, "{'project': 'p'}", TRACKIO_DIR=str(tmp_path / "store"))
+    records = in_another_process(
+        "trackio", tmp_path, "{'project': 'p', 'name': 'first'}", TRACKIO_DIR=str(tmp_path / "store")
+    )
     code = (
         "import json; from trackio.sqlite_storage import SQLiteStorage as store\n"
-        "print(json.dumps([store.get_logs('p', run) for run in store.get_runs('p')]))"
+        "print(json.dumps([store.get_logs('p', run) for run in store.get_runs('p') if run == 'first']))"
     )
     read = subprocess.run(
         [sys.executable, "-c", code],

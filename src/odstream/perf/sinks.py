@@ -113,20 +113,19 @@ class WandbSink:
 
 
 class TrackioSink:
-    """Logs to trackio, step by step.
+    """Logs to trackio, step by step, into its own store.
 
     Args:
-        project: Its name.
-        settings: Passed to ``trackio.init``.
+        settings: Passed to ``trackio.init``: project (by default ``odstream``), name, ...
 
     Raises:
         MissingExtraError: Without the extra ``trackio``.
         RuntimeError: If it cannot start.
     """
 
-    def __init__(self, project: str = "odstream", settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
         trackio = _imported("trackio", "trackio")
-        self._run = _started("trackio", lambda: trackio.init(project=project, **(settings or {})))
+        self._run = _started("trackio", lambda: trackio.init(**{"project": "odstream", **(settings or {})}))
 
     def write(self, record: Record) -> None:
         """Log a point per metric."""
@@ -190,7 +189,7 @@ SINKS: dict[str, Callable[[RunDirectory, Mapping[str, Any]], MetricSink]] = {
     "jsonl": lambda run, settings: JsonLinesSink(run.records_path, **settings),
     "tensorboard": lambda run, settings: TensorBoardSink(run.path / "tensorboard", **settings),
     "wandb": lambda run, settings: WandbSink(run.path / "wandb", settings),
-    "trackio": lambda run, settings: TrackioSink(**settings),
+    "trackio": lambda run, settings: TrackioSink(settings),
     "prometheus": lambda run, settings: PrometheusSink(**settings),
 }
 """What can be named in `open_sinks`."""

@@ -80,11 +80,11 @@ def test_wandb_gets_fresh_values_on_the_axis_of_steps(run: RunDirectory, monkeyp
 def test_trackio_gets_fresh_values_on_the_axis_of_steps(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     sdk = FakeSdk("trackio")
     monkeypatch.setitem(sys.modules, "trackio", sdk)
-    (sink,) = open_sinks(["trackio"], run)
+    (sink,) = open_sinks(["trackio"], run, {"trackio": {"name": "grasp"}})
     sink.write(RECORD)
     sink.close()
     assert sdk.calls == [
-        ("init", (), {"project": "odstream"}),
+        ("init", (), {"project": "odstream", "name": "grasp"}),
         ("log", ({**FRESH, "train/step": 7},), {"step": 7}),
         ("finish", (), {}),
     ]
