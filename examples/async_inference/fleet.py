@@ -9,6 +9,7 @@ import multiprocessing
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
@@ -193,12 +194,9 @@ class Fleet:
         return parts
 
     def _give_back(self, held: _Held) -> None:
-        if held.engine.ended:
-            return
-        try:
-            held.engine.link.send(held.slot)
-        except OSError:
-            self._ended(held.engine)
+        if not held.engine.ended:
+            with suppress(OSError):  # it has just died: `_receive` reads what it has left, and then sees that
+                held.engine.link.send(held.slot)
 
     def _receive(self, timeout_s: float) -> None:
         """Take what has arrived; if nothing has, wait for the first message."""
@@ -221,8 +219,7 @@ class Fleet:
             self.received += self.cfg.sequences
 
     def _ended(self, engine: _Engine) -> None:
-        engine.link.close()
-        engine.process.join(_STOP_S)
+        self._stop(engine)
         code = engine.process.exitcode
         engine.ended = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
         if engine.meter is not None:
@@ -234,10 +231,15 @@ class Fleet:
         for engine in self._engines:
             engine.link.close()
         for engine in self._engines:
-            engine.process.join(_STOP_S)
-            if engine.process.is_alive():
-                engine.process.kill()
-                engine.process.join()
+            self._stop(engine)
+
+    @staticmethod
+    def _stop(engine: _Engine) -> None:
+        engine.link.close()
+        engine.process.join(_STOP_S)
+        if engine.process.is_alive():
+            engine.process.kill()
+            engine.process.join()
 
     def __enter__(self) -> Self:
         return self

@@ -97,8 +97,8 @@ class Metrics:
             RuntimeError: If the counts do not balance.
         """
         monitor, fleet = self.monitor, self._fleet
-        monitor.close()
         self._monitor = None
+        monitor.close()
         assert fleet is not None
         learner = self.learner.snapshot().counts
         engines = [meter.snapshot().counts for meter in fleet.meters]

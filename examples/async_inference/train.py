@@ -42,6 +42,8 @@ def main() -> None:
             run(cfg, device, metrics)
     except (ArithmeticError, NoEngineError, TimeoutError) as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
 
 
 def run(cfg: Settings, device: torch.device, metrics: Metrics | None) -> None:

@@ -175,6 +175,24 @@ def test_a_device_that_never_gets_there_is_an_error_and_no_leak() -> None:
         CudaTimer(Stream().event).end(completes_step=True)
 
 
+@pytest.mark.spec("PERF-03")
+def test_real_events_time_the_device_and_not_the_launch() -> None:
+    """Field case T01."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    meter = LearnerMeter(warmup_steps=1, timer=CudaTimer())
+    matrix = torch.randn(4096, 4096, device="cuda")
+    for _ in meter.batches(range(11), size=1):
+        for _ in range(50):
+            matrix @ matrix
+    launched_ns = meter.totals_ns()["compute"]
+    torch.cuda.synchronize()
+    counts = meter.snapshot().counts
+    assert counts["device_steps"] == 10
+    assert counts["device_ns"] > launched_ns
+
+
 def test_without_a_device_the_timer_says_to_leave_it_out() -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
