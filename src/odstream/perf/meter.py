@@ -226,18 +226,12 @@ class LearnerMeter(StateMeter):
         if warmup_steps:
             self._account.update(fetch="warmup", compute="warmup")
 
-    def enter(self, state: str) -> None:
-        """Change the state. The device's clock stands still outside ``compute``, as for an evaluation in its midst.
+    def during(self, state: str) -> _Stay:
+        """Return a context in ``state``; the state before it is restored at its end, also after an error.
 
-        Raises:
-            ValueError: If there is no such state.
+        Within an update, the device's clock stands still for it, as for an evaluation in its midst.
         """
-        super().enter(state)
-        if self._timing and state != "compute":
-            self._end_compute(completes_step=False)
-            self._paused = True
-        elif self._paused and state == "compute":
-            self._begin_timing()
+        return _Untimed(self, state) if self._timing else _Stay(self, state)
 
     @property
     def warming_up(self) -> bool:
@@ -299,6 +293,7 @@ class LearnerMeter(StateMeter):
                 else:
                     self._end_compute(completes_step=False)
         finally:
+            self._pause()
             self.enter("other")
 
     def update(self) -> _Update:
@@ -311,7 +306,6 @@ class LearnerMeter(StateMeter):
 
     def begin_compute(self) -> None:
         """Enter ``compute`` and start the device's clock."""
-        self._paused = False
         self.enter("compute")
         self._begin_timing()
 
@@ -340,6 +334,11 @@ class LearnerMeter(StateMeter):
         self._paused = False
         self.enter("other")
         self._counts["failed_updates"] += self.in_flight
+
+    def _pause(self) -> None:
+        if self._timing:
+            self._end_compute(completes_step=False)
+            self._paused = True
 
     def _begin_timing(self) -> None:
         self._paused = False
@@ -375,6 +374,23 @@ class LearnerMeter(StateMeter):
             counts=dict(self._counts),
             ages=self.ages.copy(),
         )
+
+
+class _Untimed(_Stay):
+    __slots__ = ("_learner",)
+
+    def __init__(self, learner: LearnerMeter, state: str) -> None:
+        super().__init__(learner, state)
+        self._learner = learner
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._learner._pause()
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        super().__exit__(kind, error, traceback)
+        if self._learner._paused:
+            self._learner._begin_timing()
 
 
 class _Update:
