@@ -79,7 +79,7 @@ def test_a_resumed_run_goes_on_with_the_same_dataset_and_ledger(offline: Path, t
     assert records["accounting"]["completed"] == 20 * 64
     assert records["accounting"]["uncounted"] == 0
     before, after = (torch.load(path / "training.pt", weights_only=True)["training"] for path in (offline, folder))
-    assert after["learner"]["updates"] == before["learner"]["updates"] + 20
+    assert after["updates"] == before["updates"] + 20
     assert after["source"]["total_delivered"] == before["source"]["total_delivered"] + 20 * 64
 
 
