@@ -128,10 +128,9 @@ def test_a_run_goes_on_from_its_checkpoint_with_a_new_cache(smoke: tuple[Path, s
     assert (after["work"]["updates"], after["work"]["updates_of_this_run"]) == (420, 20)
     assert after["accounting"]["delivered"] == after["accounting"]["completed"] == 20 * 64
     assert after["accounting"]["uncounted"] == after["accounting"]["unaccounted"] == 0
-    old, new = (
-        torch.load(path / "training.pt", weights_only=True)["training"]["learner"] for path in (smoke[0], folder)
-    )
-    assert new["updates"] == old["updates"] + 20
+    saved = [torch.load(path / "training.pt", weights_only=True)["training"] for path in (smoke[0], folder)]
+    assert saved[1]["updates"] == saved[0]["updates"] + 20
+    old, new = (training["learner"] for training in saved)
     assert new["optimizer"]["state"][0]["step"] == old["optimizer"]["state"][0]["step"] + 20
     for name in ("observation_mean", "observation_std", "action_mean", "action_std"):
         assert torch.equal(new["policy"][name], old["policy"][name])
