@@ -274,6 +274,13 @@ def flat_commands(observation: np.ndarray) -> np.ndarray:
     return np.asarray(Commands()(observation).positions)
 
 
+def flat_commands_of_the_first_row(observation: np.ndarray) -> np.ndarray:
+    """As `flat_commands`, and no numbers for the other rows."""
+    commands = np.array(flat_commands(observation))
+    commands[1:] = np.nan
+    return commands
+
+
 class Planned:
     """Makes an environment plan what an expert would do, in two segments; or in one list."""
 

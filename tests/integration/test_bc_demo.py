@@ -60,6 +60,7 @@ def test_the_smoke_run_shows_the_whole_within_a_minute_and_a_screen(smoke: tuple
     for word in ("solved", "work", "data", "accounting", "first", "learner", "phases", "memory", "total"):
         assert any(line.startswith(word) for line in end), word
     assert "planned and observed" in printed
+    assert read(folder)["evaluation"]["success"]["3_cm"]["solved"] >= 3  # of 6; an untrained policy solves none
     names = {path.name for path in folder.iterdir()}
     assert names >= {"run.json", "plan.json", "throughput.json", "comparison.json", "trajectories.json", "records.json"}
     assert names >= {"policy.pt", "training.pt", "evaluation.json"}
@@ -114,7 +115,7 @@ def test_the_evaluator_refuses_the_checkpoint_of_another_task(smoke: tuple[Path,
     done = module("evaluate", "--checkpoint", str(tmp_path / "policy.pt"))
     assert done.returncode == 2
     assert "is of another task: 'somebody.else@1', this is 'odstream.franka.pick-and-place@1'" in done.stderr
-    assert not (tmp_path / "evaluation.json").exists()
+    assert not (tmp_path / "held-out.json").exists()
 
 
 def test_a_run_goes_on_from_its_checkpoint_with_a_new_cache(smoke: tuple[Path, str], tmp_path: Path) -> None:
@@ -172,6 +173,13 @@ def test_what_cannot_end_well_is_refused_before_anything_starts(
     assert "has 400 updates; ask for more by --loop.updates" in told
     save_policy(ChunkPolicy(PolicyCfg(observation_dim=51, action_dim=7)), tmp_path / "policy.pt")
     assert "holds a policy alone" in refused(capsys, run, ["--resume", str(tmp_path / "policy.pt")])
+    resume = ["--resume", str(smoke[0] / "training.pt"), "--loop.updates", "500"]
+    assert "policy must have the shape that it has in the checkpoint" in refused(
+        capsys, run, [*resume, "--policy.width", "64"]
+    )
+    assert "mode must be 'live', as in the checkpoint, got 'frozen'" in refused(
+        capsys, run, [*resume, "--mode", "frozen"]
+    )
     assert "nothing.pt" in refused(capsys, run, ["--resume", str(tmp_path / "nothing.pt")])
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -166,7 +167,7 @@ class Trap:
 def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     path = tmp_path / "policy.pt"
     torch.save({"format": 2, "state": Trap()}, path)
-    with pytest.raises(ValueError, match="no checkpoint of tensors and plain values"):
+    with pytest.raises(ValueError, match="is not read"):
         load_policy(path)
     path.write_text("not a checkpoint")
     with pytest.raises(ValueError, match="no checkpoint"):
@@ -191,3 +192,19 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: dict[str, objec
     torch.save({**torch.load(path, weights_only=True), **damage}, path)
     with pytest.raises(ValueError, match=r"policy\.pt is damaged"):
         load_policy(path)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LearnerCfg(learning_rate=float("nan")), "learning_rate must be finite and greater than 0, got nan"),
+        (lambda: LearnerCfg(weight_decay=float("inf")), "weight_decay must be finite"),
+        (lambda: LearnerCfg(observation_noise=-1.0), "observation_noise must be finite and greater than 0, got -1.0"),
+        (lambda: PolicyCfg(observation_dim=3, action_dim=2, history=0), "history must be at least 1"),
+        (lambda: PolicyCfg(observation_dim=3, action_dim=2, width=-1), "width must be at least 1, got -1"),
+        (lambda: PolicyCfg(observation_dim=3, action_dim=2, binary_actions=(2,)), "binary_actions must be at least 0"),
+    ],
+)
+def test_settings_that_cannot_train_are_refused_by_name(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

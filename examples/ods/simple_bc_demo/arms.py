@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from tensordict import TensorDict
 
@@ -46,6 +47,15 @@ class Run:
     meter: LearnerMeter
     generator: torch.Generator
     """Draws come from it, in every arm."""
+    resumed_at: int = 0
+    """Updates that an earlier run took; 0 if this is the first one."""
+
+    @property
+    def stream_seed(self) -> int:
+        """Of the scenes of a live stream: others after a resume, since each may be used K times only."""
+        if not self.resumed_at:
+            return self.cfg.seed
+        return int(np.random.SeedSequence(self.cfg.seed, spawn_key=(self.resumed_at,)).generate_state(1)[0])
 
 
 class Arm(Protocol):
@@ -120,8 +130,14 @@ class FixedArm:
         }
 
 
-def engine_cfg(cfg: RunCfg, **settings: Any) -> OnlineDataEngineCfg:
-    """Return an engine that produces this task's demonstrations, with manual refill and provenance."""
+def engine_cfg(cfg: RunCfg, *, seed: int | None = None, **settings: Any) -> OnlineDataEngineCfg:
+    """Return an engine that produces this task's demonstrations, with manual refill and provenance.
+
+    Args:
+        cfg: Of the run.
+        seed: Of the scenes; None: the run's.
+        settings: Of the engine, further ones.
+    """
     stream = cfg.stream
     return OnlineDataEngineCfg(
         **{
@@ -132,7 +148,7 @@ def engine_cfg(cfg: RunCfg, **settings: Any) -> OnlineDataEngineCfg:
                 "success": "success",
                 "instruction": INSTRUCTION,
                 "num_envs": stream.num_envs,
-                "seed": cfg.seed,
+                "seed": cfg.seed if seed is None else seed,
             },
             "buffer_size": stream.cache_episodes,
             "max_episode_steps": stream.max_episode_steps,

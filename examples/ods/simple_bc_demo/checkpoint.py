@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from examples.ods.simple_bc_demo.learner import new_learner
 from examples.ods.simple_bc_demo.settings import LoopCfg, RunCfg, StreamCfg
 from odstream.datasets import BatchSource
 from odstream.datasets.resident_source import ResidentSource
 from odstream.envs.franka.policy import Learner, LearnerCfg, PolicyCfg, identity, load_checked
 
 CHECKPOINT = "training.pt"
+_ENTRIES = ("settings", "updates", "learner", "source", "generator", "torch_rng", "numpy_rng")
 _PARTS = {"stream": StreamCfg, "loop": LoopCfg, "learner": LearnerCfg, "policy": PolicyCfg}
 
 
@@ -54,7 +56,24 @@ def load_training(path: Path) -> dict[str, Any]:
     training = load_checked(path).get("training")
     if not isinstance(training, dict):
         raise ValueError(f"{path} holds a policy alone; resume from a {CHECKPOINT}")
+    if missing := [name for name in _ENTRIES if name not in training]:
+        raise ValueError(f"{path} is damaged, or of another version: it misses {', '.join(missing)}")
     return training
+
+
+def check_resumable(training: Mapping[str, Any], cfg: RunCfg) -> None:
+    """Refuse settings that do not fit a checkpoint. Starts nothing.
+
+    Raises:
+        ValueError: If the mode or the shape of the policy is another.
+    """
+    mode = json.loads(training["settings"])["mode"]
+    if mode != cfg.mode:
+        raise ValueError(f"mode must be {mode!r}, as in the checkpoint, got {cfg.mode!r}")
+    try:
+        new_learner(cfg).load_state_dict(training["learner"])
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"policy must have the shape that it has in the checkpoint, got {cfg.policy}") from error
 
 
 def settings_of(path: Path) -> RunCfg:
@@ -64,10 +83,13 @@ def settings_of(path: Path) -> RunCfg:
         OSError, ValueError: As `load_training`.
     """
     settings = json.loads(load_training(path)["settings"])
-    parts = {name: cls(**_tuples(settings.pop(name))) for name, cls in _PARTS.items()}
-    for name in ("output", "plan", "resume", "dataset"):
-        settings[name] = None if settings[name] is None else Path(settings[name])
-    cfg = RunCfg(**settings, **parts)
+    try:
+        parts = {name: cls(**_tuples(settings.pop(name))) for name, cls in _PARTS.items()}
+        for name in ("output", "plan", "resume", "dataset"):
+            settings[name] = None if settings[name] is None else Path(settings[name])
+        cfg = RunCfg(**settings, **parts)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged, or holds settings of another version: {error}") from error
     dataset = cfg.dataset
     if cfg.is_offline and dataset is None:
         dataset = path.parent / "dataset"

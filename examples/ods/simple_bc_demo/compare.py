@@ -29,6 +29,8 @@ from odstream.errors import MissingExtraError
 
 RESULTS, TABLE, COMMAND = "results.json", "results.md", "command.json"
 RUN_FAILED, INVALID_INPUT = 1, 2
+_OURS = ("--mode", "--seed", "--output", "--episodes", "--resume", "--dataset", "--smoke")
+"""Arguments of a run that are chosen here."""
 
 _ROOT = Path(__file__).resolve().parents[3]
 
@@ -53,6 +55,10 @@ class CompareCfg:
             raise ValueError(f"seeds must be at least 1, got {self.seeds}")
         if not self.arms or len(set(self.arms)) < len(self.arms):
             raise ValueError(f"arms must be named once each, got {self.arms}")
+        if {"live", "offline-full"} <= set(self.arms) and self.arms.index("offline-full") < self.arms.index("live"):
+            raise ValueError(
+                f"arms must have live before offline-full, which collects as many demonstrations, got {self.arms}"
+            )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,6 +95,8 @@ def check(cfg: CompareCfg, extra: Sequence[str]) -> None:
         ValueError: If the folder holds runs of other settings.
         MissingExtraError: If an arm or a plot needs what is not installed.
     """
+    if taken := [argument for argument in extra if argument.partition("=")[0] in _OURS]:
+        raise ValueError(f"the comparison chooses {', '.join(taken)} by itself; leave them out behind --")
     if any(mode.startswith("offline-") for mode in cfg.arms):
         import_lerobot()
     if cfg.plots:
@@ -113,7 +121,7 @@ def run_once(
     """Return the records of a run, from its folder if it is finished; None if it failed."""
     folder = cfg.output.resolve() / mode / f"seed-{seed}"
     records = folder / RECORDS
-    if not records.exists():
+    if not _is_finished(records):
         if folder.exists():
             shutil.rmtree(folder)  # interrupted: nothing in it counts
         command = [sys.executable, "-m", "examples.ods.simple_bc_demo.train"]
@@ -126,6 +134,11 @@ def run_once(
     found: dict[str, Any] = json.loads(records.read_text(encoding="utf-8"))
     found["trajectories"] = json.loads((folder / "trajectories.json").read_text(encoding="utf-8"))
     return found
+
+
+def _is_finished(records: Path) -> bool:
+    """Whether a run went on to its end, which is its evaluation."""
+    return records.exists() and "evaluation" in json.loads(records.read_text(encoding="utf-8"))
 
 
 def _as_many_as_live(mode: Mode, seed: int, runs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -8,8 +8,8 @@ every time, and each scene ends as it would if it were run alone.
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,7 +47,8 @@ class EvaluateCfg:
     episodes: int = 100
     """Held-out scenes, the first so many of 1,000."""
     output: Path | None = None
-    """Where to write the result as JSON; films go beside it. By default evaluation.json beside the checkpoint."""
+    """Where to write the result as JSON; films go beside it. By default held-out.json beside the checkpoint, so that a
+    run's own evaluation.json stays."""
     reset: ResetKind = "randomised"
     """How far the scenes differ."""
     video: int = 0
@@ -77,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"evaluate: {error}", file=sys.stderr)
         return INVALID_INPUT
     torch.set_num_threads(1)
-    output = cfg.output or cfg.checkpoint.parent / "evaluation.json"
+    output = cfg.output or cfg.checkpoint.parent / "held-out.json"
     output.parent.mkdir(parents=True, exist_ok=True)
     result = held_out(policy, cfg.episodes, cfg.reset)
     report = report_of(result, cfg)
@@ -122,7 +123,11 @@ def report_of(result: Evaluation, cfg: EvaluateCfg) -> dict[str, Any]:
     return {
         "format": REPORT_FORMAT,
         "version": REPORT_VERSION,
-        "checkpoint": {"file": cfg.checkpoint.name, **identity()},
+        "checkpoint": {
+            "file": cfg.checkpoint.name,
+            "sha256": hashlib.sha256(cfg.checkpoint.read_bytes()).hexdigest(),
+            **identity(),
+        },
         "reset": cfg.reset,
         "first_seed": EVALUATION_SEED,
         "success": rates(result),
@@ -180,6 +185,4 @@ def _require_pictures(cfg: EvaluateCfg) -> None:
 
 
 if __name__ == "__main__":
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(variable, "1")
     raise SystemExit(main())

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from statistics import mean, stdev
 
 Interval = tuple[float, float]
 
 _Z = 1.959963984540054
 """Of the normal distribution, 97.5 %."""
+_T = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
+"""Of Student's t with 1, 2, ... degrees of freedom, 97.5 %."""
 
 
 def wilson(successes: int, trials: int) -> Interval:
@@ -25,17 +29,19 @@ def wilson(successes: int, trials: int) -> Interval:
     return low, 1.0 if successes == trials else middle + half
 
 
-def newcombe(first: tuple[int, int], second: tuple[int, int]) -> Interval:
-    """Return Newcombe's interval of the difference of two rates, first minus second.
+def paired_t(differences: Sequence[float]) -> Interval | None:
+    """Return Student's interval of the mean of paired differences; None of fewer than two.
 
     Args:
-        first: Successes and trials.
-        second: The same of the other side, independent of the first.
+        differences: One per pair, such as two arms at one seed; pairs are independent.
     """
-    (low, high), rate = wilson(*first), first[0] / first[1]
-    (other_low, other_high), other_rate = wilson(*second), second[0] / second[1]
-    difference = rate - other_rate
-    return (
-        difference - math.hypot(rate - low, other_high - other_rate),
-        difference + math.hypot(high - rate, other_rate - other_low),
-    )
+    pairs = len(differences)
+    if pairs < 2:
+        return None
+    half = _t_quantile(pairs - 1) * stdev(differences) / math.sqrt(pairs)
+    return mean(differences) - half, mean(differences) + half
+
+
+def _t_quantile(degrees: int) -> float:
+    """Return the 97.5 % quantile of Student's t: from a table, beyond it an upper bound."""
+    return _T[degrees - 1] if degrees <= len(_T) else _T[-1]

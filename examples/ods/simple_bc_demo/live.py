@@ -237,6 +237,7 @@ def live(run: Run) -> Iterator[LiveArm]:
     plan = inputs.plan()
     settings = engine_cfg(
         cfg,
+        seed=run.stream_seed,
         buffer_size=plan.buffer_size,
         episode_sample_budget=plan.episode_sample_budget,
         episode_sample_hard_limit=plan.episode_sample_hard_limit,

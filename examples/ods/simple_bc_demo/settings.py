@@ -16,7 +16,7 @@ from odstream.envs.franka.training import TrainingCfg
 Mode = Literal["live", "frozen", "offline-32", "offline-256", "offline-full"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 """The arms of the comparison."""
-FULL_EPISODES = 1_500
+FULL_EPISODES = 1_100
 """What a live run of full size publishes, roughly; `compare` asks for as many as the live run of the same seed did."""
 
 _DEMO = TrainingCfg()
@@ -67,7 +67,7 @@ class LoopCfg:
     first_batches: int = 16
     """Batches that are drawn before the first step. Normalisation is frozen from them; then they are trained on."""
     evaluate_at: tuple[int, ...] = (50, 100, 200, 400, 800, 1600)
-    """Updates at which the policy is evaluated in development scenes, beside the last one."""
+    """Updates at which the policy is evaluated in development scenes, beside the last one; later ones never come."""
     scenes: int = 50
     """Development scenes of each such evaluation."""
     checkpoint_every: int = 500
@@ -83,6 +83,8 @@ class LoopCfg:
                 raise ValueError(
                     f"{name} must be at least first_batches={self.first_batches}, got {getattr(self, name)}"
                 )
+        for updates in self.evaluate_at:
+            _check_at_least_one("evaluate_at", updates)
         if not self.data_timeout_s > 0:
             raise ValueError(f"data_timeout_s must be a positive number of seconds, got {self.data_timeout_s}")
 

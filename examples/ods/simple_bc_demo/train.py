@@ -25,7 +25,14 @@ import tyro
 from tqdm import tqdm
 
 from examples.ods.simple_bc_demo.arms import Arm, Run, open_arm
-from examples.ods.simple_bc_demo.checkpoint import CHECKPOINT, load_training, restore, save_training, settings_of
+from examples.ods.simple_bc_demo.checkpoint import (
+    CHECKPOINT,
+    check_resumable,
+    load_training,
+    restore,
+    save_training,
+    settings_of,
+)
 from examples.ods.simple_bc_demo.evaluate import DEVELOPMENT_SEED
 from examples.ods.simple_bc_demo.journal import Journal
 from examples.ods.simple_bc_demo.learner import new_learner
@@ -85,11 +92,12 @@ def run(
     meter, generator = LearnerMeter(), torch.Generator().manual_seed(cfg.seed)
     curve: list[dict[str, Any]] = []
     _say(f"{cfg.mode}, seed {cfg.seed}: {folder}")
-    with open_arm(Run(cfg, folder, journal, meter, generator)) as arm:
+    resumed_at = 0 if resumed is None else resumed["updates"]
+    with open_arm(Run(cfg, folder, journal, meter, generator, resumed_at)) as arm:
         torch.manual_seed(cfg.seed)
         learner = new_learner(cfg)
         updates = 0 if resumed is None else restore(resumed, learner, arm.source, generator)
-        delivered_before = updates * cfg.loop.batch_size if cfg.is_offline else 0
+        delivered_before = 0 if resumed is None or resumed["source"] is None else resumed["source"]["total_delivered"]
         monitor = _monitor(arm, meter, directory)
         hooks = _hooks(cfg, folder, arm, learner, journal, meter, curve, generator)
         training = _training(cfg, arm, learner, meter, hooks)
@@ -112,12 +120,17 @@ def run(
     )
     if "comparison_text" in facts:
         _say(f"\nplanned and observed\n{facts['comparison_text']}\n")
+    _write(records, folder)  # a training is worth keeping, whatever becomes of its evaluation
     with journal.phase("evaluate"):
         records["evaluation"] = evaluate_in_a_fresh_process(cfg, folder)
     records["phases_s"] = dict(journal.phases_s)
     records["total_s"] = journal.now_s
-    (folder / RECORDS).write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
+    _write(records, folder)
     return records
+
+
+def _write(records: Mapping[str, Any], folder: Path) -> None:
+    (folder / RECORDS).write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
 
 
 def evaluate_in_a_fresh_process(cfg: RunCfg, folder: Path) -> dict[str, Any]:
@@ -149,7 +162,9 @@ def _defaults(arguments: Sequence[str]) -> RunCfg:
         name, equals, value = argument.partition("=")
         if name == "--resume":
             following = arguments[position + 1 : position + 2]
-            return settings_of(Path(value if equals else following[0] if following else ""))
+            if not (equals or following):
+                break  # the parser says what is missing
+            return settings_of(Path(value if equals else following[0]))
     return SMOKE if "--smoke" in arguments else FULL
 
 
@@ -180,6 +195,7 @@ def _check(cfg: RunCfg, folder: Path) -> dict[str, Any] | None:
     resumed = load_training(cfg.resume)
     if resumed["updates"] >= cfg.loop.updates:
         raise ValueError(f"{cfg.resume} has {resumed['updates']} updates; ask for more by --loop.updates")
+    check_resumable(resumed, cfg)
     return resumed
 
 
@@ -260,6 +276,7 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    # For the processes that are started here; this one has one thread for torch, see `run`.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
     raise SystemExit(main())

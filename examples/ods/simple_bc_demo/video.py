@@ -7,6 +7,7 @@ renderer: see `odstream.envs.franka.camera`.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ _LAST_PICTURE_S = 1.0
 """How long a film stays on its last picture."""
 
 Picture = NDArray[np.uint8]
+_OPENS_A_DISPLAY = "import glfw, sys; sys.exit(0 if glfw.init() else 1)"
 
 
 def require_film() -> None:
@@ -47,12 +49,16 @@ def require_viewer() -> None:
     """Return if MuJoCo's viewer can be opened here.
 
     Raises:
-        MissingExtraError: If there is no display.
+        MissingExtraError: If there is no display, or it cannot be opened.
     """
     if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         raise MissingExtraError(
             "the viewer needs a display: neither DISPLAY nor WAYLAND_DISPLAY is set; use --no-viewer"
         )
+    probe = subprocess.run([sys.executable, "-c", _OPENS_A_DISPLAY], capture_output=True, check=False)
+    if probe.returncode:
+        shown = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+        raise MissingExtraError(f"the viewer needs a display: {shown} cannot be opened; use --no-viewer")
 
 
 def write_film(poses: Sequence[Pose], path: Path) -> Path:

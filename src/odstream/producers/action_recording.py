@@ -183,7 +183,7 @@ class PolicyRequests(ActionChannel):
         self.leaf = Leaf(declared.key, (), FieldSpec(shape=declared.spec.shape, dtype=_FLOAT32))
         self._lead = lead
         self._low, self._high = flat_bounds(report.descriptors)
-        self._middle = (self._low + (self._high - self._low) / 2).astype(_FLOAT32)
+        self._middle = (self._low / 2 + self._high / 2).astype(_FLOAT32)
         if not isinstance(space, gym.spaces.Box) or len(declared.spec.shape) != 1:
             raise EnvironmentContractError(f"requests must be vectors, the environment's action space is {space}")
         same_width = declared.spec.shape == self._low.shape  # otherwise the columns do not fit, which the engine tells
@@ -246,5 +246,8 @@ class ControllerCommands(ActionChannel):
             except ValueError as error:
                 raise EnvironmentContractError(f"{whose} gave a command that cannot be recorded: {error}") from error
         stored = read(self.leaf, action, self._lead, whose=whose)
-        require_finite(self.leaf, stored, where)
+        if not np.isfinite(stored).all():
+            require_finite(self.leaf, stored[recorded] if self._lead else stored, where)
+            idle = ~np.isfinite(stored).all(axis=-1, keepdims=True)
+            stored = np.where(idle, np.zeros_like(stored), stored)  # of rows that nobody records
         return Taken(stored, self._layout.decode(stored), refused)

@@ -75,3 +75,20 @@ def test_resident_data_does_not_go_on_live(checkpoint: Path, tmp_path: Path) -> 
     live = object()
     with pytest.raises(ValueError, match="written on live data and the source is resident, or the other way"):
         restore(load_training(checkpoint), bench.learner, live, bench.generator)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("missing", ["settings", "updates", "source"])
+def test_a_checkpoint_that_misses_something_is_refused_by_name(checkpoint: Path, missing: str) -> None:
+    document = torch.load(checkpoint, weights_only=True)
+    del document["training"][missing]
+    torch.save(document, checkpoint)
+    with pytest.raises(ValueError, match=f"it misses {missing}"):
+        settings_of(checkpoint)
+
+
+def test_settings_of_another_version_are_refused(checkpoint: Path) -> None:
+    document = torch.load(checkpoint, weights_only=True)
+    document["training"]["settings"] = "{}"
+    torch.save(document, checkpoint)
+    with pytest.raises(ValueError, match="holds settings of another version"):
+        settings_of(checkpoint)

@@ -14,7 +14,7 @@ from examples.ods.simple_bc_demo import compare
 from examples.ods.simple_bc_demo.compare_numbers import NUMBERS, to_markdown
 from examples.ods.simple_bc_demo.compare_numbers import compare as numbers_of
 from examples.ods.simple_bc_demo.compare_plots import draw
-from examples.ods.simple_bc_demo.intervals import newcombe, wilson
+from examples.ods.simple_bc_demo.intervals import paired_t, wilson
 
 pytestmark = pytest.mark.franka
 
@@ -61,7 +61,7 @@ def test_scenes_are_summed_over_seeds_and_compared_with_live() -> None:
     assert [one["rate"] for one in other["per_seed"]] == [0.8, 0.8]
     assert list(results["live_minus"]) == ["offline-32"]
     difference = results["live_minus"]["offline-32"]["3_cm"]
-    assert difference == {"difference": pytest.approx(0.19), "interval_95": newcombe((198, 200), (160, 200))}
+    assert difference == {"difference": pytest.approx(0.19), "interval_95": pytest.approx((0.19, 0.19))}
     json.dumps(results, allow_nan=False)
 
 
@@ -75,6 +75,30 @@ def test_the_table_has_a_row_for_everything_and_a_column_per_arm() -> None:
     assert "- live minus offline-32: +19.0% [" in text
     for name in NUMBERS:
         assert f"| {name} | " in text
+
+
+def test_a_difference_is_paired_by_seed() -> None:
+    runs = [
+        records(mode, seed, solved[seed])
+        for mode, solved in (("frozen", (80, 85)), ("live", (90, 99)))
+        for seed in (1, 0)
+    ]
+    difference = numbers_of(runs)["live_minus"]["frozen"]["3_cm"]
+    assert difference == {"difference": pytest.approx(0.12), "interval_95": pytest.approx(paired_t([0.10, 0.14]))}
+
+
+@pytest.mark.parametrize("argument", ["--mode", "--seed=7", "--output", "--episodes"])
+def test_what_the_comparison_chooses_cannot_be_handed_to_the_runs(
+    tmp_path: Path, argument: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare.main(["--arms", "live", "--output", str(tmp_path / "c"), "--no-plots", "--", argument, "7"]) == 2
+    assert argument.partition("=")[0] in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
+
+
+def test_as_many_as_live_needs_live_first(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="live before offline-full"):
+        compare.CompareCfg(output=tmp_path, arms=("offline-full", "live"))
 
 
 def test_numbers_that_are_not_known_are_left_out() -> None:

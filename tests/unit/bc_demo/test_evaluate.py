@@ -107,7 +107,7 @@ def test_without_a_renderer_films_are_refused_before_anything_runs(
     monkeypatch.setattr(video, "Camera", no_camera)
     assert main(["--checkpoint", str(checkpoint), "--video", "1"]) == 2
     assert "no picture can be drawn: install a software renderer" in capsys.readouterr().err
-    assert not (checkpoint.parent / "evaluation.json").exists()
+    assert not (checkpoint.parent / "held-out.json").exists()
 
 
 def test_without_a_display_the_viewer_is_refused(
@@ -117,6 +117,9 @@ def test_without_a_display_the_viewer_is_refused(
         monkeypatch.delenv(name, raising=False)
     assert main(["--checkpoint", str(checkpoint), "--viewer"]) == 2
     assert "the viewer needs a display" in capsys.readouterr().err
+    monkeypatch.setenv("DISPLAY", ":4711")
+    assert main(["--checkpoint", str(checkpoint), "--viewer"]) == 2
+    assert "the viewer needs a display: :4711 cannot be opened" in capsys.readouterr().err
 
 
 def test_films_need_a_writer(monkeypatch: pytest.MonkeyPatch) -> None:

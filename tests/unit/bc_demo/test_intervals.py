@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.ods.simple_bc_demo.intervals import newcombe, wilson
+from examples.ods.simple_bc_demo.intervals import paired_t, wilson
 
 
 @pytest.mark.parametrize(
@@ -17,9 +17,20 @@ def test_wilsons_interval_is_the_tabulated_one(successes: int, trials: int, low:
     assert wilson(successes, trials) == pytest.approx((low, high), abs=1e-4)
 
 
-def test_newcombes_interval_is_the_published_one() -> None:
-    # Newcombe 1998, method 10, example (a): 56/70 against 48/80.
-    assert newcombe((56, 70), (48, 80)) == pytest.approx((0.0524, 0.3339), abs=1e-4)
+def test_the_interval_of_paired_differences_is_students() -> None:
+    interval = paired_t([0.08, 0.21, 0.25, 0.13, 0.43])
+    assert interval == pytest.approx((0.0525, 0.3875), abs=1e-4)
+
+
+def test_one_pair_has_no_interval_and_equal_ones_have_no_width() -> None:
+    assert paired_t([0.5]) is None
+    assert paired_t([0.25, 0.25]) == (0.25, 0.25)
+
+
+def test_many_pairs_get_an_interval_that_is_rather_too_wide() -> None:
+    interval = paired_t([0.0, 1.0] * 20)
+    assert interval is not None
+    assert interval[1] - interval[0] > 2 * 1.96 * 0.5064 / 40**0.5
 
 
 @given(trials=st.integers(1, 2000), data=st.data())

@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from examples.ods.simple_bc_demo.arms import Run, engine_cfg
+from examples.ods.simple_bc_demo.journal import Journal
 from examples.ods.simple_bc_demo.settings import FULL, FULL_EPISODES, SMOKE, LoopCfg, RunCfg, StreamCfg
+from odstream.perf import LearnerMeter
 
 pytestmark = pytest.mark.franka
 
@@ -37,6 +41,7 @@ def test_smoke_is_the_same_in_tiny() -> None:
         (lambda: LoopCfg(updates=8, first_batches=9), "updates must be at least first_batches=9, got 8"),
         (lambda: LoopCfg(checkpoint_every=15), "checkpoint_every must be at least first_batches=16, got 15"),
         (lambda: LoopCfg(data_timeout_s=0.0), "data_timeout_s must be a positive number"),
+        (lambda: LoopCfg(evaluate_at=(50, -5)), "evaluate_at must be at least 1, got -5"),
         (lambda: StreamCfg(num_envs=3), "cache_episodes must be a multiple of num_envs=3, got 128"),
         (lambda: StreamCfg(failure_rate=1.5), "failure_rate must be 0 to 1, got 1.5"),
     ],
@@ -44,3 +49,15 @@ def test_smoke_is_the_same_in_tiny() -> None:
 def test_what_cannot_be_is_refused_by_name(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def run(resumed_at: int) -> Run:
+    return Run(FULL, Path(), Journal(0.0), LearnerMeter(), torch.Generator(), resumed_at)
+
+
+def test_a_resumed_stream_has_scenes_of_its_own_and_the_first_one_those_of_the_seed() -> None:
+    assert run(0).stream_seed == FULL.seed
+    seeds = {run(updates).stream_seed for updates in (0, 500, 1000)}
+    assert len(seeds) == 3
+    assert run(500).stream_seed == run(500).stream_seed
+    assert engine_cfg(FULL, seed=run(500).stream_seed).gym_config["seed"] == run(500).stream_seed

@@ -27,6 +27,7 @@ from tests.fakes.arms import (
     Requests,
     arm_manager,
     flat_commands,
+    flat_commands_of_the_first_row,
 )
 from tests.fakes.environments import CountingEnv, SegmentEnv, plus_hundred
 from tests.fakes.staging import Recorded, record
@@ -364,6 +365,15 @@ def test_without_a_manager_a_flat_action_is_the_command(driver: str) -> None:
     made = producer(driver, np.zeros_like, COMMAND, flaw="no manager")
     with pytest.raises(EnvironmentContractError, match="returned actions of shape"):
         record(made, 1)
+    made.close()
+
+
+def test_bad_commands_of_rows_that_nobody_records_are_no_offence() -> None:
+    made = producer("batched", flat_commands_of_the_first_row, COMMAND, flaw="no manager")
+    (episode,) = record(made, 1).accepted
+    assert np.isfinite(episode[1][ACTIONS]).all()
+    with pytest.raises(EnvironmentContractError, match="must be finite"):
+        record(made, 2)
     made.close()
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from odstream.datasets.schema import data_schema_fingerprint
 from odstream.envs.franka.actions import ACTION_CONTRACTS
 from odstream.envs.franka.schema import SCHEMA
+from odstream.validation import check_finite, check_int
 
 CHECKPOINT_FORMAT = 2
 TASK = "odstream.franka.pick-and-place@1"
@@ -44,6 +45,12 @@ class PolicyCfg:
     """Entries of an action that experts only ever set to -1 or 1, such as a gripper: `ChunkPolicy.act` commands the
     nearer of the two. What lies between would be a hand that opens halfway."""
 
+    def __post_init__(self) -> None:
+        for name in ("observation_dim", "action_dim", "history", "chunk", "width"):
+            check_int(name, getattr(self, name), 1)
+        for entry in self.binary_actions:
+            check_int("binary_actions", entry, 0, self.action_dim - 1)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LearnerCfg:
@@ -57,6 +64,14 @@ class LearnerCfg:
     """Of AdamW."""
     observation_noise: float = 0.01
     """Noise added to normalised observations, in standard deviations: keeps the policy near the data at test time."""
+
+    def __post_init__(self) -> None:
+        check_finite("learning_rate", self.learning_rate)
+        check_finite("final_learning_rate", self.final_learning_rate)
+        for name in ("weight_decay", "observation_noise"):
+            value = getattr(self, name)
+            if value != 0:
+                check_finite(name, value)
 
 
 class ChunkPolicy(nn.Module):
@@ -213,7 +228,9 @@ def load_checked(path: Path) -> dict[str, Any]:
     except OSError:
         raise
     except Exception as error:  # the reader raises anything on bytes that are no checkpoint
-        raise ValueError(f"{path} is no checkpoint of tensors and plain values: {error}") from error
+        raise ValueError(
+            f"{path} is no checkpoint: it is damaged, or holds more than tensors and plain values, and is not read"
+        ) from error
     if not isinstance(checkpoint, dict):
         raise ValueError(f"{path} is no checkpoint: it holds a {type(checkpoint).__name__}")
     found = checkpoint.get("format")
