@@ -215,8 +215,11 @@ class ArmVectorEnv(Arm, VectorEnv[Any, Any, Any]):
         if resetting.any():
             assert self.mode == AutoresetMode.NEXT_STEP
             self.begin(np.flatnonzero(resetting), [None] * int(resetting.sum()))
-        never = np.zeros(self.num_envs, np.bool_)
-        return self.observe(), self.robot.positions[:, 0].copy(), self.over, never, {}
+        rewards, over, never = self.robot.positions[:, 0].copy(), self.over, np.zeros(self.num_envs, np.bool_)
+        if self.mode == AutoresetMode.SAME_STEP and over.any():
+            self.begin(np.flatnonzero(over), [None] * int(over.sum()))
+            return self.observe(), rewards, over, never, {"final_info": {}, "_final_info": over}
+        return self.observe(), rewards, over, never, {}
 
 
 # ---------------------------------------------------------------- who drives them

@@ -164,6 +164,8 @@ def test_what_cannot_end_well_is_refused_before_anything_starts(
     run, plan = tmp_path / "run", str(smoke[0] / "plan.json")
     told = refused(capsys, run, [*TINY, "--plan", plan, "--loop.batch-size", "32"])
     assert "does not fit: batch_size is 64 in the plan, 32 in this task; measure and plan again" in told
+    told = refused(capsys, run, [*TINY, "--plan", plan, "--stream.cache-episodes", "64"])
+    assert "does not fit: min_cache_episodes is 16 in the plan, 64 in this task; measure and plan again" in told
     other = json.loads((smoke[0] / "plan.json").read_text())
     other["inputs"]["profile"]["scope"] = other["plan"]["profile_scope"] = "another task"
     (tmp_path / "other.json").write_text(json.dumps(other))

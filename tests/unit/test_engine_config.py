@@ -192,8 +192,8 @@ def test_requests_need_a_width_and_contracts() -> None:
         ({"action_semantics": None}, ValueError, "^action_semantics must be one of .*, got None"),
         ({"action_contracts": ["a@1"]}, TypeError, r"^action_contracts must be a tuple .*, got \['a@1'\]"),
         ({"action_contracts": "a@1"}, TypeError, "^action_contracts must be a tuple .*, got 'a@1'"),
-        ({"action_contracts": ("a@1", " ")}, ValueError, "^action_contracts must be non-empty strings"),
-        ({"action_contracts": ("a@1", 2)}, ValueError, "^action_contracts must be non-empty strings"),
+        ({"action_contracts": ("a@1", "gripper")}, ValueError, "^action_contracts.1. must be 'word.word@version'"),
+        ({"action_contracts": (2,)}, ValueError, "^action_contracts.0. must be 'word.word@version'.*got 2"),
         (
             {"action_semantics": "expert_controller_command"},
             ValueError,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +90,6 @@ class FixedArm:
         run: Of which settings and generator are used.
         source: With budgets of `UNLIMITED`.
         ledger: Returns the source's own count of deliveries.
-        published: Publication records of the episodes, as far as they are known.
         producer: What the process that made the data has used, if it was made here.
     """
 
@@ -99,12 +98,10 @@ class FixedArm:
         run: Run,
         source: BatchSource,
         ledger: Callable[[], Mapping[str, Any]],
-        published: Iterable[Mapping[str, Any]],
         producer: ProcessUse | None,
     ) -> None:
         self.source = source
         self.exposure = ExposureRecorder()
-        self.exposure.on_events(published)
         self.pipeline = Pipeline(PipelineShape(batch_size=run.cfg.loop.batch_size))
         self._run, self._ledger, self._producer = run, ledger, producer
 

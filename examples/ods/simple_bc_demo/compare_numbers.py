@@ -67,7 +67,7 @@ NUMBERS: dict[str, tuple[str, Callable[[Records], float | None]]] = {
     "retired allowance (selections)": ("{:.0f}", lambda run: run["accounting"]["retired"]),
     "unaccounted selections": (
         "{:.0f}",
-        lambda run: abs(run["accounting"]["unaccounted"]) + abs(run["accounting"]["uncounted"]),
+        lambda run: abs(run["accounting"]["unaccounted"] or 0) + abs(run["accounting"]["uncounted"]),
     ),
 }
 """Rows of the table below the success rates: how each is written, and where it is found."""

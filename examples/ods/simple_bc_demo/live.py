@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.resources
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +98,13 @@ def read_plan(path: Path, cfg: RunCfg) -> PlanInputs:
         "producer_envs": cfg.stream.num_envs,
         "profile_id": profile.profile_id,
         "profile_scope": profile.scope,
+        "min_cache_episodes": cfg.stream.cache_episodes,
     }
+    plan_has = {**asdict(plan), "min_cache_episodes": inputs.runtime.min_cache_episodes}
     differences = [
-        f"{name} is {getattr(plan, name)!r} in the plan, {value!r} in this task"
+        f"{name} is {plan_has[name]!r} in the plan, {value!r} in this task"
         for name, value in task_has.items()
-        if getattr(plan, name) != value
+        if plan_has[name] != value
     ]
     if differences:
         raise ValueError(f"{path} does not fit: {'; '.join(differences)}; measure and plan again")
@@ -267,12 +270,9 @@ def frozen(run: Run) -> Iterator[FixedArm]:
     with ExitStack() as stack:
         with run.journal.phase("start"):
             engine = stack.enter_context(OnlineDataEngine(settings))
-        yield FixedArm(
-            run,
-            OnlineDataSource(engine, schema=SCHEMA),
-            engine.get_sampling_budget_snapshot,
-            engine.drain_lifecycle_events(),
-            use_of_child(PRODUCER),
-        )
+        source = OnlineDataSource(engine, schema=SCHEMA)
+        arm = FixedArm(run, source, engine.get_sampling_budget_snapshot, use_of_child(PRODUCER))
+        arm.exposure.on_events(engine.drain_lifecycle_events())
+        yield arm
         with run.journal.phase("stop"):
             stack.close()

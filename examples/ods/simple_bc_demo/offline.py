@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from examples.ods.simple_bc_demo.arms import UNLIMITED, FixedArm, Run, engine_cfg
 from examples.ods.simple_bc_demo.journal import Journal
@@ -25,41 +23,34 @@ _MEMORY_LIMIT_BYTES = 2**31
 _REFILL_TIMEOUT_S = 600.0
 
 
-@dataclass(slots=True)
-class Collected:
-    """What collecting leaves beside the dataset."""
-
-    published: list[dict[str, Any]] = field(default_factory=list)
-    """Publication records of the recorded episodes."""
-    producer: ProcessUse | None = None
-
-
 @contextmanager
 def offline(run: Run) -> Iterator[FixedArm]:
     """Collect demonstrations unless a dataset is given, load them, and sample them from memory."""
     cfg = run.cfg
     root = run.folder / DATASET if cfg.dataset is None else cfg.dataset
     keep_sdk_within(run.folder)
-    collected = collect(cfg, root, run.journal) if cfg.dataset is None else Collected()
+    producer = collect(cfg, root, run.journal) if cfg.dataset is None else None
     with run.journal.phase("load"):
         source = load(root)
-    yield FixedArm(run, source, source.get_sampling_budget_snapshot, collected.published, collected.producer)
+    arm = FixedArm(run, source, source.get_sampling_budget_snapshot, producer)
+    arm.exposure.add_episodes(source.describe_episodes())
+    yield arm
 
 
-def collect(cfg: RunCfg, root: Path, journal: Journal) -> Collected:
-    """Produce demonstrations and write them. The producer works on the next fill while one is written."""
-    wanted, collected = cfg.offline_episodes, Collected()
+def collect(cfg: RunCfg, root: Path, journal: Journal) -> ProcessUse | None:
+    """Produce demonstrations and write them. The producer works on the next fill while one is written.
+
+    Returns:
+        What the producer has used.
+    """
+    wanted = cfg.offline_episodes
     envs = cfg.stream.num_envs
     cache = min(cfg.stream.cache_episodes, -(-wanted // envs) * envs)
     with ExitStack() as stack:
         with journal.phase("collect"):
-            engine = stack.enter_context(
-                OnlineDataEngine(engine_cfg(cfg, buffer_size=cache, lifecycle_event_capacity=4 * cache))
-            )
+            engine = stack.enter_context(OnlineDataEngine(engine_cfg(cfg, buffer_size=cache)))
             recorder = stack.enter_context(EpisodeRecorder(engine, root, schema=SCHEMA, episodes_per_file=64))
             while True:
-                events = engine.drain_lifecycle_events()
-                collected.published += (event for event in events if event["kind"] == "published")
                 taken = recorder.take_new(limit=wanted - recorder.recorded)
                 more = recorder.recorded + len(taken) < wanted
                 generation = engine.request_refill() if more else 0
@@ -67,11 +58,10 @@ def collect(cfg: RunCfg, root: Path, journal: Journal) -> Collected:
                 if not more:
                     break
                 engine.wait_for_generation(generation, timeout=_REFILL_TIMEOUT_S)
-            collected.producer = use_of_child(PRODUCER)
+            producer = use_of_child(PRODUCER)
         with journal.phase("write"):
             stack.close()
-    del collected.published[wanted:]
-    return collected
+    return producer
 
 
 def load(root: Path) -> LeRobotDataSource:

@@ -71,11 +71,10 @@ def accounting_of(facts: Mapping[str, Any], trajectories: Trajectories, delivere
     """
     account, totals = dict(facts["accounting"]), trajectories.totals
     account["uncounted"] = account["delivered"] - delivered_before - totals["delivered"]
+    account["unaccounted"] = None  # where nothing is granted, nothing can be left over
     if account["assigned"] is not None:
         rest = account["delivered"] + account["remaining"] + account["retired"]
         account["unaccounted"] = account["assigned"] - rest
-    else:
-        account["unaccounted"] = 0
     return {**account, **{name: totals[name] for name in ("completed", "failed", "in_flight")}}
 
 
@@ -151,7 +150,7 @@ def _account(account: Mapping[str, Any]) -> str:
     left = "" if account["remaining"] is None else f"{account['remaining']:,} left, "
     return (
         f"{granted}{account['delivered']:,} delivered, {left}{account['retired']:,} retired unused, "
-        f"{account['unaccounted'] + account['uncounted']} unaccounted for"
+        f"{(account['unaccounted'] or 0) + account['uncounted']} unaccounted for"
     )
 
 

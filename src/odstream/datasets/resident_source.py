@@ -77,6 +77,16 @@ class ResidentSource:
         """Real frames of all episodes: every one can be the current frame of a context, unless its time is unknown."""
         return int(self._store.valid_frames.sum())
 
+    def describe_episodes(self) -> list[dict[str, int]]:
+        """Return ``episode_id, generation`` (-1 where the data knows none) and ``valid_frames`` of every episode."""
+        store = self._store
+        columns = {
+            "episode_id": store.identity[:, 1].tolist(),
+            "generation": store.generation.tolist(),
+            "valid_frames": store.valid_frames.tolist(),
+        }
+        return [dict(zip(columns, line, strict=True)) for line in zip(*columns.values(), strict=True)]
+
     @property
     def resident_bytes(self) -> int:
         """Memory that the episodes take as long as the source lives."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from odstream.producers.actions import ACTION_SEMANTICS, ActionSemantics
+from odstream.producers.actions import ACTION_SEMANTICS, ActionSemantics, check_contract
 from odstream.validation import INT64_MAX, check_choice, check_finite, check_int
 
 __all__ = ["OnlineDataEngineCfg", "RefillPolicy"]
@@ -118,8 +118,8 @@ class OnlineDataEngineCfg:
         contracts = self.action_contracts
         if contracts is not None and not isinstance(contracts, tuple):
             raise TypeError(f"action_contracts must be a tuple of contract ids or None, got {contracts!r}")
-        if not all(isinstance(item, str) and item.strip() for item in contracts or ()):
-            raise ValueError(f"action_contracts must be non-empty strings, got {contracts!r}")
+        for number, contract in enumerate(contracts or ()):
+            check_contract(f"action_contracts[{number}]", contract)
         if self.action_semantics == "policy_request":
             if self.action_dim is None or not contracts:
                 raise ValueError(

@@ -19,7 +19,7 @@ from odstream.validation import check_int
 __all__ = ["ExposureRecorder", "Trajectories", "Trajectory", "read_trajectories"]
 
 TRAJECTORIES_FORMAT, TRAJECTORIES_VERSION = "odstream.trajectories", 1
-_SELECTIONS_AT_ONCE = 16_384
+_SELECTIONS_AT_ONCE = 65_536
 _Entry = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]
 """A batch: ``episodes [B]``, ``frames [B]``, ``loss_mask [B, L]``."""
 _EPISODES: Final = 0
@@ -105,7 +105,7 @@ def read_trajectories(text: str) -> Trajectories:
 class ExposureRecorder:
     """Counts, per trajectory, what a training loop receives and completes.
 
-    One thread uses it. A delivery costs some microseconds; the sums are made every 16,384 selections and when asked
+    One thread uses it. A delivery costs some microseconds; the sums are made every 65,536 selections and when asked
     for.
 
     Args:
@@ -139,6 +139,18 @@ class ExposureRecorder:
                 tally.length, tally.published_s = event["valid_frames"], at_s
             else:
                 tally.evicted_s = at_s
+
+    def add_episodes(self, episodes: Iterable[Mapping[str, int]]) -> None:
+        """Note episodes whose publication nobody saw.
+
+        Args:
+            episodes: ``episode_id``, ``generation`` (-1: not known) and ``valid_frames`` of each, as
+                `odstream.datasets.resident_source.ResidentSource.describe_episodes` returns them.
+        """
+        for episode in episodes:
+            tally = self._tally(episode["episode_id"])
+            tally.generation = episode["generation"] if episode["generation"] >= 0 else None
+            tally.length = episode["valid_frames"]
 
     def delivered(self, batch: Mapping[str, Any], current: int) -> int:
         """Count one selection per context, in flight until `completed` or `failed`; return how many there are.
@@ -306,7 +318,8 @@ def _by_episode(entries: list[_Entry]) -> Iterator[_Use]:
         numbers = np.arange(first, first + int(places.max()) + 1)
     counts = np.bincount(places, minlength=len(numbers))
     sums = np.bincount(places, weights=supervised, minlength=len(numbers))
-    seen = np.zeros((len(numbers), int(frames.max()) + 1), np.bool_)
-    seen[places, frames] = True
+    width = int(frames.max()) + 1
+    seen = np.zeros((len(numbers), width), np.bool_)
+    seen.reshape(-1)[places * width + frames] = True  # one index: thrice as fast as two
     for place in np.flatnonzero(counts).tolist():
         yield _Use(int(numbers[place]), int(counts[place]), int(sums[place]), seen[place])

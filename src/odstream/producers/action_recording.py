@@ -201,6 +201,8 @@ class PolicyRequests(ActionChannel):
                 f"{len(self._low)} numbers, or record action_semantics='expert_controller_command'"
             )
         requests = read(self.leaf, action, self._lead, whose=whose)
+        if (given := np.asarray(action).dtype).kind != "f":  # a mask, taken for a request, would be within the bounds
+            raise EnvironmentContractError(f"{whose} requested {given} values; a request must be floating numbers")
         accepted = inside(requests, self._low, self._high)
         if accepted.all():
             return Taken(requests, requests)
@@ -210,8 +212,8 @@ class PolicyRequests(ActionChannel):
             int(row): f"{whose} requested {complaint(rows[row], self.report.descriptors, self._low, self._high)}"
             for row in np.flatnonzero(bad_rows & recorded)
         }
-        given = np.where(bad_rows.reshape(*self._lead, 1), self._middle, requests)
-        return Taken(requests, given, refused)
+        harmless = np.where(bad_rows.reshape(*self._lead, 1), self._middle, requests)
+        return Taken(requests, harmless, refused)
 
 
 class ControllerCommands(ActionChannel):

@@ -70,8 +70,7 @@ class ActionDescriptor:
     def __post_init__(self) -> None:
         where = f"action term {self.name!r}: "
         check_names("name", (self.name,))
-        if not isinstance(self.contract, str) or not _CONTRACT.fullmatch(self.contract):
-            raise ValueError(f"{where}contract must be 'word.word@version', got {self.contract!r}")
+        check_contract(f"{where}contract", self.contract)
         check_int(f"{where}start", self.start, 0)
         check_int(f"{where}stop", self.stop, self.start + 1)
         check_names(f"{where}joint_names", self.joint_names)
@@ -233,6 +232,16 @@ class ExpertActionSpec:
             "dtype": self.dtype,
             "feature_names": list(self.feature_names),
         }
+
+
+def check_contract(name: str, value: object) -> None:
+    """Refuse what is no contract id.
+
+    Raises:
+        ValueError: Naming the form.
+    """
+    if not isinstance(value, str) or not _CONTRACT.fullmatch(value):
+        raise ValueError(f"{name} must be 'word.word@version', such as 'eef_pose.relative@1', got {value!r}")
 
 
 def check_names(name: str, value: object) -> None:

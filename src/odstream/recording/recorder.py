@@ -19,6 +19,7 @@ from odstream.datasets.schema import check_features, data_schema_fingerprint, va
 from odstream.datasets.sources import check_step, recorded_features
 from odstream.engine.episodes import StoredEpisode, copy_episodes, stored_fields
 from odstream.errors import EngineOwnershipError, EngineStateError, RecordingError
+from odstream.producers.base import RolloutSpec
 from odstream.recording.converter import convert, run_converter
 from odstream.recording.features import plan_features
 from odstream.recording.spool import RecordingPlan, Spool, SpooledEpisode, spool_folder
@@ -134,6 +135,7 @@ class EpisodeRecorder:
                 "left_out": list(features.left_out),
                 "schema": declared,
                 "schema_fingerprint": None if declared is None else data_schema_fingerprint(declared),
+                "action": _meaning_of_actions(spec),
             },
             episodes_per_file=episodes_per_file,
         )
@@ -247,6 +249,15 @@ class EpisodeRecorder:
             task=next(iter(language["task"].values()), ""),
             language=language,
         )
+
+
+def _meaning_of_actions(spec: RolloutSpec) -> dict[str, Any]:
+    layout = spec.expert_action_spec
+    return {
+        "semantics": spec.action_semantics,
+        "terms": [item.to_json() for item in spec.action_descriptors],
+        "expert_action_spec": None if layout is None else layout.to_json(),
+    }
 
 
 def recover_recording(root: Path | str) -> int:

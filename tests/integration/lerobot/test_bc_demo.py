@@ -60,6 +60,9 @@ def test_the_offline_arm_trains_on_what_it_wrote_to_a_dataset(offline: Path) -> 
     assert records["accounting"]["uncounted"] == 0
     assert {"collect", "write", "load", "train", "evaluate"} <= set(records["phases_s"])
     assert records["resources"]["producer"]["cpu_s"] > 0.0
+    action = json.loads((offline / "dataset" / "meta" / "odstream.json").read_text())["recording"]["action"]
+    assert action["semantics"] == "policy_request"
+    assert [term["contract"] for term in action["terms"]] == ["eef_pose.relative@1", "gripper.parallel@1"]
     trajectories = read_trajectories((offline / "trajectories.json").read_text())
     assert [one.episode_id for one in trajectories.episodes] == list(range(20))
     assert all(one.length is not None and one.completed > 0 for one in trajectories.episodes)
@@ -78,6 +81,8 @@ def test_a_resumed_run_goes_on_with_the_same_dataset_and_ledger(offline: Path, t
     assert records["accounting"]["delivered"] == 60 * 64
     assert records["accounting"]["completed"] == 20 * 64
     assert records["accounting"]["uncounted"] == 0
+    assert records["accounting"]["unaccounted"] is None
+    assert records["exposure"]["anchors_per_frame"] > 0.0
     before, after = (torch.load(path / "training.pt", weights_only=True)["training"] for path in (offline, folder))
     assert after["updates"] == before["updates"] + 20
     assert after["source"]["total_delivered"] == before["source"]["total_delivered"] + 20 * 64

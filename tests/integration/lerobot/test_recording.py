@@ -120,6 +120,8 @@ def test_a_recording_opens_with_lerobots_own_tools(tmp_path: Path) -> None:
     assert len(list(root.glob("data/*/*.parquet"))) == 3
     sidecar = json.loads((root / "meta/odstream.json").read_text())
     assert sidecar["recording"]["run_id"] == run and sidecar["recording"]["schema"] == SCHEMA
+    plain = {"semantics": "expert_controller_command", "terms": [], "expert_action_spec": None}
+    assert sidecar["recording"]["action"] == plain
     ids = load(root, episodes=[8]).sample_context(4, SequenceSpecCfg(1, 1))["frame_ids"][:, 0]
     assert (ids[:, 0] == run).all() and (ids[:, 1] == 8).all()
 

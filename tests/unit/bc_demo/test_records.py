@@ -62,11 +62,11 @@ def test_generation_shares_are_of_completed_selections() -> None:
     [
         ({"assigned": 100, "delivered": 40, "remaining": 50, "retired": 10}, 0, 0, 0),
         ({"assigned": 100, "delivered": 41, "remaining": 50, "retired": 7}, 0, 2, 1),
-        ({"assigned": None, "delivered": 60, "remaining": None, "retired": 0}, 20, 0, 0),
+        ({"assigned": None, "delivered": 60, "remaining": None, "retired": 0}, 20, None, 0),
     ],
 )
 def test_every_selection_is_accounted_for_or_missed(
-    accounting: dict[str, Any], before: int, unaccounted: int, uncounted: int
+    accounting: dict[str, Any], before: int, unaccounted: int | None, uncounted: int
 ) -> None:
     found = accounting_of({"accounting": accounting}, trajectories(trajectory(0, 40)), before)
     assert (found["unaccounted"], found["uncounted"], found["completed"]) == (unaccounted, uncounted, 40)

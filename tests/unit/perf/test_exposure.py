@@ -51,6 +51,15 @@ def test_anchors_are_distinct_frames_and_supervised_frames_are_appearances() -> 
     assert (three.anchors, three.supervised_frames) == (2, 15)
 
 
+def test_episodes_whose_publication_nobody_saw_have_a_length_all_the_same() -> None:
+    recorder = ExposureRecorder()
+    recorder.add_episodes([{"episode_id": 3, "generation": -1, "valid_frames": 9}])
+    recorder.delivered(batch([3], [4], [3]), current=1)
+    recorder.completed()
+    (three,) = recorder.trajectories().episodes
+    assert (three.length, three.generation, three.published_s, three.completed) == (9, None, None, 1)
+
+
 def test_publication_and_eviction_are_timed_from_the_recorder_on() -> None:
     clock = FakeClock()
     origin_ns = clock()

@@ -35,7 +35,7 @@ from tests.fakes.staging import Recorded, record
 OBS, ACTIONS, REWARDS = ("obs",), ("actions",), ("rewards",)
 REQUEST, COMMAND = "policy_request", "expert_controller_command"
 PLANNED = {"plan": PlannedArmEnv, "list": ListedArmEnv, "batched plan": PlannedArmVectorEnv}
-DRIVERS = ["sync", "async", "batched", "batched, NextStep", *PLANNED]
+DRIVERS = ["sync", "async", "batched", "batched, NextStep", "batched, SameStep", *PLANNED]
 IN_EVERY_DRIVER = pytest.mark.parametrize("driver", DRIVERS)
 
 
@@ -52,7 +52,7 @@ def producer(
         config["vectorization"] = "async"
     elif "batched" in driver:
         factory = ArmVectorEnv
-        kwargs["autoreset"] = "NextStep" if "Next" in driver else "Disabled"
+        kwargs["autoreset"] = driver.partition(", ")[2] or "Disabled"
     context = ProducerContext(
         max_episode_steps=20,
         max_generation_attempts=attempts,
@@ -218,6 +218,15 @@ def test_a_request_exactly_at_a_bound_is_accepted(driver: str, bound: float) -> 
     for _, frames in produced(driver, Requests(bound, at=1, attempts=99)).accepted:
         assert frames[ACTIONS][1].tolist() == [np.float32(0.1), bound, 1.0]
         replayed(frames)
+
+
+@IN_EVERY_DRIVER
+@pytest.mark.spec("ENG-20")
+@pytest.mark.parametrize("dtype", ["bool", "int64"])
+def test_a_request_that_is_no_floating_number_is_refused(driver: str, dtype: str) -> None:
+    whose = "plan" if driver in PLANNED else "expert"
+    with pytest.raises(EnvironmentContractError, match=f"the {whose} requested {dtype} values; .* floating numbers"):
+        produced(driver, Requests(dtype=dtype))
 
 
 @IN_EVERY_DRIVER

@@ -249,7 +249,7 @@ def test_a_descriptor_can_be_written_down_and_travels() -> None:
     ("changes", "error", "message"),
     [
         ({"name": ""}, ValueError, "name must be distinct, non-empty"),
-        ({"contract": "gripper"}, ValueError, "'hand': contract must be 'word.word@version', got 'gripper'"),
+        ({"contract": "gripper"}, ValueError, "'hand': contract must be 'word.word@version', such as .*got 'gripper'"),
         ({"contract": "gripper@0"}, ValueError, "contract must be"),
         ({"start": -1}, ValueError, "'hand': start must be at least 0, got -1"),
         ({"stop": 2}, ValueError, "'hand': stop must be at least 3, got 2"),
