@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -75,7 +75,7 @@ class Metrics:
             raise RuntimeError("attach() comes first")
         return self._monitor
 
-    def batches(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+    def batches(self, batches: Iterable[Batch]) -> Iterable[Batch]:
         """Yield ``batches``: ``fetch`` until there is one, then ``compute`` until the next is asked for."""
         return self.monitor.batches(batches)
 

@@ -54,7 +54,7 @@ class Settings:
         for name in ("batch_size", "epochs", "steps_per_epoch"):
             check_int(name, getattr(self, name), 1)
         check_finite("data_timeout_s", self.data_timeout_s)
-        if self.debug.selections_per_episode != 1:
+        if self.debug.selections_per_episode not in (None, 1):
             raise ValueError(
                 f"debug.selections_per_episode must be 1, got {self.debug.selections_per_episode}: each sequence is "
                 "trained on once"

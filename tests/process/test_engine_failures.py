@@ -104,6 +104,8 @@ def test_a_producer_that_hangs_ends_at_the_initialization_timeout(at: Any) -> No
     assert f"initialization_timeout={limit_s} s" in str(error)
     assert at == "build" or "of 4 episodes were published and 0 attempts failed" in str(error)
     assert not hasattr(error, "__notes__")
+    if at != "build":
+        assert engine.get_stats()["producer_state"] == "down"
 
 
 @pytest.mark.spec("ENG-05", "ENG-14")

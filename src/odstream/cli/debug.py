@@ -45,8 +45,9 @@ class DebugCfg:
     """Whether to show a bar, where there is a terminal."""
     trajectories: bool = True
     """Whether to count what becomes of every trajectory: deliveries, frames, supervised frames."""
-    selections_per_episode: int = 1
-    """K where neither a plan nor a budget says it: how many selections an episode is worth."""
+    selections_per_episode: int | None = None
+    """K where neither a plan nor a budget says it: how many selections an episode is worth. None: not known; then no
+    verdict compares what producers could make with what training consumes."""
 
     def __post_init__(self) -> None:
         for name in ("enable_perf_metrics", "progress", "trajectories"):
@@ -58,7 +59,8 @@ class DebugCfg:
             raise TypeError(f"debug.sink_settings must be a mapping by sink, got {self.sink_settings!r}")
         for name in ("every_s", "window_s"):
             check_finite(f"debug.{name}", getattr(self, name))
-        check_int("debug.selections_per_episode", self.selections_per_episode, 1)
+        if self.selections_per_episode is not None:
+            check_int("debug.selections_per_episode", self.selections_per_episode, 1)
 
 
 def metered_engine(engine: OnlineDataEngineCfg) -> OnlineDataEngineCfg:
@@ -112,6 +114,7 @@ def shape_of(cfg: DebugCfg, engine: OnlineDataEngineCfg, batch_size: int) -> Pip
     from odstream.perf.shape import PipelineShape
 
     budget = engine.episode_sample_budget
+    reuse = cfg.selections_per_episode if budget is None else budget
     return PipelineShape(
-        batch_size=batch_size, selections_per_episode=cfg.selections_per_episode if budget is None else budget
+        batch_size=batch_size, selections_per_episode=1 if reuse is None else reuse, reuse_known=reuse is not None
     )

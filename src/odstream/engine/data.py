@@ -38,6 +38,7 @@ from odstream.engine.startup import StartDeadline, await_initial_fill, await_spe
 from odstream.engine.state import (
     LEGAL_MOVES,
     State,
+    mark_down,
     raise_unless_ready,
     raise_unless_starting,
     report_failure,
@@ -503,6 +504,8 @@ class OnlineDataEngine:
             return None
         error = self._worker.end(timeout_s)
         self._worker = None
+        if self._store is not None:
+            mark_down(self._store)
         self._release_guard()
         return error
 

@@ -16,6 +16,7 @@ from odstream.errors import EngineStateError
 __all__ = [
     "LEGAL_MOVES",
     "State",
+    "mark_down",
     "raise_unless_ready",
     "raise_unless_starting",
     "report_failure",
@@ -78,6 +79,14 @@ def _commit(store: CacheStore, state: State, changes: dict[int, int]) -> None:
     if not LEGAL_MOVES[state]:
         changes |= change_work(store.words, DOWN, time.monotonic_ns())
     store.commit([*changes], [*changes.values()])
+
+
+def mark_down(store: CacheStore) -> None:
+    """Say that the producer is down. Once its process has ended: it cannot say anything else afterwards."""
+    with store.transaction(patient=True):
+        changes = change_work(store.words, DOWN, time.monotonic_ns())
+        if changes:
+            store.commit([*changes], [*changes.values()])
 
 
 def reported_failure(store: CacheStore) -> Exception:

@@ -65,8 +65,9 @@ def change_work(words: Words, state: int, now_ns: int) -> dict[int, int]:
 
 
 def begin_publishing(words: Words, now_ns: int) -> None:
-    """Pass from busy to publishing: one store, without the lock. For the producer alone."""
-    words[Word.WORK] = _packed(PUBLISH, now_ns)
+    """Pass from busy to publishing: one store, without the lock. For the producer alone. Not once it is down."""
+    if _unpacked(words)[0] != DOWN:
+        words[Word.WORK] = _packed(PUBLISH, now_ns)
 
 
 def read_work(words: Words, now_ns: int) -> WorkTimes:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-__all__ = ["CudaTimer", "DeviceEvent"]
+__all__ = ["CudaTimer", "DeviceEvent", "device_timer"]
 
 _RETIRE_FROM = 64
 """Updates that may await their time before finished ones are read without having been asked for."""
@@ -93,6 +94,12 @@ class CudaTimer:
 
     def _event(self) -> DeviceEvent:
         return self._free.pop() if self._free else self._make()
+
+
+def device_timer() -> CudaTimer | None:
+    """Return a timer if this process uses a CUDA device through torch, else None: the wall clock of a CPU is right."""
+    torch = sys.modules.get("torch")
+    return CudaTimer() if torch is not None and torch.cuda.is_initialized() else None
 
 
 def _cuda_events() -> Callable[[], DeviceEvent]:

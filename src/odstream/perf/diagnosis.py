@@ -12,6 +12,9 @@ __all__ = ["Diagnosis", "Steady", "Thresholds", "Verdict", "diagnose"]
 Verdict = Literal["insufficient", "paced by plan", "production", "training", "buffer", "overhead", "balanced"]
 
 
+_ELSEWHERE = ("other", "eval", "checkpoint")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Thresholds:
     """Where a fraction of wall time begins to matter."""
@@ -95,9 +98,15 @@ def _find(facts: Facts, limits: Thresholds) -> _Finding:
         )
     if waits:
         return _production(facts, limits)
-    if blocked:
+    if blocked and not _is_elsewhere(facts, limits):
         return _training(facts, limits)
     return _neither(facts, limits)
+
+
+def _is_elsewhere(facts: Facts, limits: Thresholds) -> bool:
+    """Whether the learner holds producers back by what is no training: it spends more time on that than on steps."""
+    elsewhere = sum(facts.learner[state] for state in _ELSEWHERE)
+    return elsewhere >= max(limits.overhead, facts.learner["fetch"] + facts.learner["compute"])
 
 
 def _production(facts: Facts, limits: Thresholds) -> _Finding:
@@ -111,7 +120,7 @@ def _production(facts: Facts, limits: Thresholds) -> _Finding:
             "production", "publication", "publication takes long: smaller frames, or a faster way to the cache"
         )
     advice = "more producers, or a faster simulation"
-    if facts.train_per_s and facts.infer_per_s:
+    if facts.train_per_s and facts.infer_per_s and facts.reuse_known:
         factor = facts.train_per_s / facts.infer_per_s
         if factor > 1:
             advice = f"{factor:.1f} times the producers, or a reuse K larger by that factor if the profile allows it"
@@ -133,7 +142,7 @@ def _training(facts: Facts, limits: Thresholds) -> _Finding:
 
 
 def _neither(facts: Facts, limits: Thresholds) -> _Finding:
-    others = {state: facts.learner[state] for state in ("other", "eval", "checkpoint")}
+    others = {state: facts.learner[state] for state in _ELSEWHERE}
     largest = max(others, key=lambda state: others[state])
     if sum(others.values()) >= limits.overhead:
         return _Finding("overhead", largest, f"{others[largest]:.0%} of the learner's time is {largest}")
@@ -155,7 +164,7 @@ def _losses(facts: Facts, limits: Thresholds) -> tuple[str, ...]:
 def _contradictions(facts: Facts, verdict: Verdict, limits: Thresholds) -> tuple[str, ...]:
     """Name capacities that contradict the verdict, and capacity that is not used although nothing holds it back."""
     infer, train, thru = facts.infer_per_s, facts.train_per_s, facts.thru_per_s
-    if infer is None or train is None or thru is None or verdict == "paced by plan":
+    if infer is None or train is None or thru is None or verdict == "paced by plan" or not facts.reuse_known:
         return ()
     reasons = []
     if verdict == "production" and infer > train * (1 + limits.equal):

@@ -36,10 +36,11 @@ class EngineMeter:
         self.generation = 0
         """Completed generations, as of the newest snapshot."""
         self._states: dict[str, int] = {state: 0 for state in PRODUCER_STATES}
+        self._stats: Mapping[str, Any] | None = None
 
     def snapshot(self) -> Snapshot:
         """Read the engine and return what was added up so far. Takes the cache's lock for microseconds."""
-        stats = self._engine.get_stats()
+        self._stats = stats = self._engine.get_stats()
         self.generation = int(stats["completed_generation"])
         self._states = _never_backwards(self._states, _states_ns(stats))
         accepted, failed = int(stats["successful_episodes"]), int(stats["failed_episodes"])
@@ -60,8 +61,11 @@ class EngineMeter:
         )
 
     def pool(self) -> PoolReading:
-        """Return what the cache holds, all numbers as of one moment: selections with budgets, episodes without."""
-        stats = self._engine.get_stats()
+        """Return what the cache held at the moment of the newest snapshot: selections with budgets, episodes without.
+
+        Counts of both balance. Without a snapshot the engine is read.
+        """
+        stats = self._engine.get_stats() if self._stats is None else self._stats
         remaining = stats["remaining_chunks"]
         ready = stats["readable_episodes"] if remaining is None else remaining
         return PoolReading(

@@ -233,8 +233,8 @@ class _Use(NamedTuple):
     episode: int
     selections: int
     supervised: int
-    seen: NDArray[np.bool_]
-    """By frame."""
+    seen: int
+    """A bit per frame."""
 
 
 class _Tally:
@@ -248,15 +248,12 @@ class _Tally:
         self.published_s: float | None = None
         self.evicted_s: float | None = None
         self.completed = self.failed = self.supervised = 0
-        self.seen = np.zeros(0, np.bool_)
+        self.seen = 0  # a bit per frame: an episode that is long gone costs little memory
 
     def complete(self, use: _Use) -> None:
         self.completed += use.selections
         self.supervised += use.supervised
-        needed = len(use.seen)
-        if needed > len(self.seen):
-            self.seen = np.concatenate((self.seen, np.zeros(needed - len(self.seen), np.bool_)))
-        self.seen[:needed] |= use.seen
+        self.seen |= use.seen
 
     def read(self, episode: int, in_flight: int) -> Trajectory:
         return Trajectory(
@@ -267,15 +264,29 @@ class _Tally:
             evicted_s=self.evicted_s,
             delivered=self.completed + self.failed + in_flight,
             completed=self.completed,
-            anchors=int(self.seen.sum()),
+            anchors=self.seen.bit_count(),
             supervised_frames=self.supervised,
         )
+
+
+def on_cpu(values: Any) -> bool:
+    """Whether numpy can read an array, or a tensor, without a transfer from a device."""
+    device = getattr(values, "device", None)
+    return getattr(device, "type", "cpu") == "cpu"
 
 
 def _array(values: Any) -> NDArray[Any]:
     """Return what numpy reads; of a tensor, faster than ``np.asarray``."""
     read = getattr(values, "numpy", None)
-    return np.asarray(values if read is None else read())
+    try:
+        return np.asarray(values if read is None else read())
+    except TypeError as error:
+        if on_cpu(values):
+            raise
+        raise TypeError(
+            f"a batch must say in the CPU's memory where its frames come from, its ids or mask are on {values.device}: "
+            "move to the device only what the model needs, or count no trajectories (trajectories=False)"
+        ) from error
 
 
 def _read(batch: Mapping[str, Any], current: int) -> _Entry:
@@ -321,5 +332,7 @@ def _by_episode(entries: list[_Entry]) -> Iterator[_Use]:
     width = int(frames.max()) + 1
     seen = np.zeros((len(numbers), width), np.bool_)
     seen.reshape(-1)[places * width + frames] = True  # one index: thrice as fast as two
+    bits = np.packbits(seen, axis=1, bitorder="little")
     for place in np.flatnonzero(counts).tolist():
-        yield _Use(int(numbers[place]), int(counts[place]), int(sums[place]), seen[place])
+        frames_seen = int.from_bytes(bits[place].tobytes(), "little")
+        yield _Use(int(numbers[place]), int(counts[place]), int(sums[place]), frames_seen)

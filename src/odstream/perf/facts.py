@@ -43,7 +43,9 @@ class Facts:
     train_per_s: float | None
     infer_per_s: float | None
     infer_stale: bool
-    """Whether a part of `infer_per_s` is remembered from earlier windows."""
+    """Whether all of `infer_per_s` is remembered from earlier windows."""
+    reuse_known: bool = True
+    """Whether K is; if not, `infer_per_s` takes it as 1 and says nothing beside what training consumes."""
     call_s: float | None
     thru_per_s: float | None
     learner: Mapping[str, float]
@@ -132,6 +134,7 @@ class FactFinder:
             train_per_s=completed / steps / step_s if step_s else None,
             infer_per_s=infer_per_s,
             infer_stale=infer_stale,
+            reuse_known=self.shape.reuse_known,
             call_s=sum(slot.counts["service_busy_ns"] for slot in producers) / calls / 1e9 if calls else None,
             thru_per_s=_sum_of_rates(learners, "completed"),
             learner=_fractions(learners, LEARNER_STATES),
@@ -149,19 +152,21 @@ class FactFinder:
         )
 
     def _capacity(self, producers: Sequence[Difference]) -> tuple[float | None, bool]:
-        """Return selections per second of all slots that are not down, and whether a part is remembered."""
-        total, known, stale = 0.0, False, False
+        """Return selections per second of all slots that are not down, and whether no part of it is new.
+
+        A slot that completed nothing in this window counts with its last rate: rates change slowly, calls may be long.
+        """
+        total, known, fresh = 0.0, False, False
         for slot in producers:
             service_ns = slot.counts["service_busy_ns"] + slot.counts["service_publish_ns"]
-            if service_ns > 0:
+            called = slot.counts["calls"] > 0 and service_ns > 0
+            if called:
                 self._rates[slot.key] = slot.counts["accepted"] / service_ns * 1e9
             if slot.state == "down":
-                known = True
-                continue
-            stale = stale or service_ns == 0
-            if slot.key in self._rates:
-                total, known = total + self._rates[slot.key], True
-        return (total * self.shape.selections_per_episode if known else None), stale
+                known = fresh = True
+            elif slot.key in self._rates:
+                total, known, fresh = total + self._rates[slot.key], True, fresh or called
+        return (total * self.shape.selections_per_episode if known else None), not fresh
 
 
 def _compute_ns(rank: Difference) -> float:

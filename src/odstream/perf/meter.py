@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Literal, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 from odstream.perf.ages import AgeHistogram
 from odstream.validation import check_choice, check_int
@@ -22,6 +22,7 @@ __all__ = [
     "DeviceTimer",
     "LearnerMeter",
     "LearnerState",
+    "MeteredBatches",
     "ProducerMeter",
     "ProducerState",
     "Snapshot",
@@ -110,6 +111,22 @@ class DeviceTimer(Protocol):
         """
 
 
+class MeteredBatches(Generic[_T]):
+    """Batches that are metered while they are iterated over.
+
+    Each ``for`` gets an iterator that nobody else holds, so that leaving the loop, by ``break`` too, ends the metering
+    there and then.
+    """
+
+    __slots__ = ("_begin",)
+
+    def __init__(self, begin: Callable[[], Iterator[_T]]) -> None:
+        self._begin = begin
+
+    def __iter__(self) -> Iterator[_T]:
+        return self._begin()
+
+
 class StateMeter:
     """Adds up the time spent in each of several states.
 
@@ -131,6 +148,11 @@ class StateMeter:
     def state(self) -> str:
         """The state now."""
         return self._state
+
+    @property
+    def since_ns(self) -> int:
+        """When it was entered, or time was last added up: what a clock said then, for whoever needs no newer time."""
+        return self._since_ns
 
     def enter(self, state: str) -> None:
         """Change the state.
@@ -256,29 +278,41 @@ class LearnerMeter(StateMeter):
         counts = self._counts
         return counts["delivered"] - counts["completed"] - counts["failed_updates"]
 
-    def batches(self, loader: Iterable[_T], *, size: int | Callable[[_T], int], accumulate: int = 1) -> Iterator[_T]:
-        """Yield what ``loader`` yields: ``fetch`` until it is there, then ``compute`` until the next is asked for.
+    def batches(
+        self,
+        loader: Iterable[_T],
+        *,
+        size: int | Callable[[_T], int],
+        accumulate: int = 1,
+        steps: int | None = None,
+    ) -> MeteredBatches[_T]:
+        """Return what yields what ``loader`` yields: ``fetch`` until it is there, then ``compute`` until the next.
 
         Asking for the next batch completes the step. A batch that was left by ``break`` or an error stays in flight
-        until `complete` or `fail` is called.
+        until `complete` or `fail` is called; ``steps`` ends a loop without leaving one.
 
         Args:
             loader: Any iterable.
             size: Selections in a batch, or a function that counts them.
             accumulate: Batches per optimizer step.
+            steps: Optimizer steps until the iteration ends, without asking ``loader`` for more. None: with ``loader``.
 
         Raises:
-            ValueError, TypeError: If ``size`` or ``accumulate`` is no positive integer.
+            ValueError, TypeError: If ``size``, ``accumulate`` or ``steps`` is no positive integer.
         """
         if not callable(size):
             check_int("size", size, 1)
         check_int("accumulate", accumulate, 1)
-        return self._batches(iter(loader), size, accumulate)
+        if steps is not None:
+            check_int("steps", steps, 1)
+        return MeteredBatches(lambda: self._batches(iter(loader), size, accumulate, steps))
 
-    def _batches(self, source: Iterator[_T], size: int | Callable[[_T], int], accumulate: int) -> Iterator[_T]:
-        held = 0
+    def _batches(
+        self, source: Iterator[_T], size: int | Callable[[_T], int], accumulate: int, steps: int | None
+    ) -> Iterator[_T]:
+        held = taken = 0
         try:
-            while True:
+            while taken != steps:
                 self.enter("fetch")
                 try:
                     batch = next(source)
@@ -290,6 +324,7 @@ class LearnerMeter(StateMeter):
                 held += 1
                 if held % accumulate == 0 and self.in_flight:
                     self.complete()
+                    taken += 1
                 else:
                     self._end_compute(completes_step=False)
         finally:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 from odstream.perf.diagnosis import Diagnosis, Steady, diagnose
 from odstream.perf.facts import FactFinder, Facts, PoolReading
-from odstream.perf.meter import LearnerMeter, Snapshot
+from odstream.perf.meter import LearnerMeter, MeteredBatches, Snapshot
 from odstream.perf.metrics import Readings
 from odstream.perf.progress import ProgressBar
 from odstream.perf.records import Record
@@ -22,6 +23,16 @@ from odstream.validation import check_finite
 __all__ = ["PerfMonitor", "SnapshotSource"]
 
 _T = TypeVar("_T")
+
+
+class _Moment(NamedTuple):
+    """What was read at one moment."""
+
+    at_ns: int
+    snapshots: list[Snapshot]
+    """This rank's first."""
+    pool: PoolReading | None
+    memory: Mapping[str, int] | None
 
 
 class SnapshotSource(Protocol):
@@ -40,7 +51,7 @@ class PerfMonitor:
             for batch in monitor.batches(loader):
                 monitor.note(loss=update(batch))
 
-    Its own work counts as ``other``. Between two records a step costs about a microsecond.
+    Its own work counts as ``other``.
 
     Args:
         learner: This rank's meter.
@@ -82,16 +93,21 @@ class PerfMonitor:
         """The newest one."""
         self._sources = (learner, *ranks, *producers)
         self._pool, self._memory = pool, memory
-        self._sinks, self._progress = tuple(sinks), progress
+        self._sinks = tuple(sinks)
+        self.progress = progress
+        """The bar that steps advance; closed with the monitor."""
         self._every_ns = round(check_finite("every_s", every_s) * 1e9)
         self._clock_ns, self._unix_ns = clock_ns, unix_ns
         self._windows = Windows(window, clock_ns=clock_ns)
         self._finder, self._readings, self._steady = FactFinder(shape), Readings(), Steady()
         self._notes: dict[str, float] = {}
+        self._new_notes: set[str] = set()
+        self._frozen: _Moment | None = None
+        self._closed = False
         self._epoch = ""
         self._started = False
         self._origin_ns = self._recorded_ns = self._diagnosed_ns = clock_ns()
-        self._recorded_step = 0
+        self._recorded_counts: Mapping[str, int] = {}
         learner.on_step = self._after_step
 
     @property
@@ -100,19 +116,35 @@ class PerfMonitor:
         return self._steady.current
 
     def batches(
-        self, loader: Iterable[_T], *, size: int | Callable[[_T], int] | None = None, accumulate: int = 1
-    ) -> Iterator[_T]:
-        """Yield what ``loader`` yields, metered as in `LearnerMeter.batches`; a record follows the steps that are due.
+        self,
+        loader: Iterable[_T],
+        *,
+        size: int | Callable[[_T], int] | None = None,
+        accumulate: int = 1,
+        steps: int | None = None,
+    ) -> MeteredBatches[_T]:
+        """Return what yields what ``loader`` yields, metered as in `LearnerMeter.batches`; a record follows when due.
+
+        What comes after the loop is in no record.
 
         Args:
             loader: Any iterable.
             size: Selections in a batch of this rank. None: the shape's batch size.
             accumulate: Batches per optimizer step.
+            steps: As in `LearnerMeter.batches`.
         """
-        return self.learner.batches(loader, size=self.shape.batch_size if size is None else size, accumulate=accumulate)
+        selections = self.shape.batch_size if size is None else size
+        batches = self.learner.batches(loader, size=selections, accumulate=accumulate, steps=steps)
+        return MeteredBatches(lambda: self._until_left(batches))
+
+    def _until_left(self, batches: Iterable[_T]) -> Iterator[_T]:
+        try:
+            yield from batches
+        finally:
+            self.freeze()
 
     def note(self, *, loss: float | None = None, epoch: str | None = None, **values: float) -> None:
-        """Remember numbers for the next record and for the bar.
+        """Remember numbers for the next record and for the bar. Records after that one repeat them, as stale.
 
         Args:
             loss: Recorded as ``train/loss``.
@@ -121,64 +153,81 @@ class PerfMonitor:
         """
         if loss is not None:
             self._notes["train/loss"] = float(loss)
+            self._new_notes.add("train/loss")
         if epoch is not None:
             self._epoch = epoch
-        self._notes.update({f"train/{name}": float(value) for name, value in values.items()})
+        for name, value in values.items():
+            self._notes[f"train/{name}"] = float(value)
+            self._new_notes.add(f"train/{name}")
 
     def _after_step(self) -> None:
         """Follow a completed step; the learner is in ``other``."""
-        record = None
+        record, self._frozen = None, None
         if not self.learner.warming_up:
             if not self._started:
                 self._begin()
-            elif self._windows.due():
-                record = self._add_edge(self._clock_ns() - self._recorded_ns >= self._every_ns)
-        if self._progress is not None:
-            self._progress.step(
+            elif self._windows.due(self.learner.since_ns):  # just now; a reading of the clock is saved in every step
+                record_due = self.learner.since_ns - self._recorded_ns >= self._every_ns
+                record = self._add_edge(self._read(record_due), record_due)
+        if self.progress is not None:
+            self.progress.step(
                 record, loss=self._notes.get("train/loss"), acc=self._notes.get("train/acc"), epoch=self._epoch
             )
 
     def _begin(self) -> None:
         """Put the first edge at the end of the warm-up."""
         self._started = True
-        self._windows.restart(self._snapshots())
-        self._recorded_ns = self._diagnosed_ns = self._clock_ns()
-        self._recorded_step = self.learner.steps
+        moment = self._read(record_due=False)
+        self._windows.restart(moment.snapshots, moment.at_ns)
+        self._recorded_ns = self._diagnosed_ns = moment.at_ns
+        self._recorded_counts = moment.snapshots[0].counts
 
-    def _snapshots(self) -> list[Snapshot]:
-        return [source.snapshot() for source in self._sources]
+    def _read(self, record_due: bool) -> _Moment:
+        at_ns = self._clock_ns()
+        snapshots = [source.snapshot() for source in self._sources]
+        if not record_due:
+            return _Moment(at_ns, snapshots, None, None)
+        return _Moment(
+            at_ns,
+            snapshots,
+            None if self._pool is None else self._pool(),
+            None if self._memory is None else self._memory(),
+        )
 
-    def _add_edge(self, record_due: bool) -> Record | None:
-        window = self._windows.add(self._snapshots())
+    def _add_edge(self, moment: _Moment, record_due: bool) -> Record | None:
+        window = self._windows.add(moment.snapshots, moment.at_ns)
         if window is None or not record_due:
             return None
-        self.record = record = self._record_of(window)
-        self._recorded_ns, self._recorded_step = self._clock_ns(), record.step
+        self.record = record = self._record_of(window, moment)
+        self._recorded_ns, self._recorded_counts = moment.at_ns, moment.snapshots[0].counts
         for sink in self._sinks:
             sink.write(record)
         return record
 
-    def _record_of(self, window: Window) -> Record:
-        facts = self._finder.facts(
-            window,
-            None if self._pool is None else self._pool(),
-            None if self._memory is None else self._memory(),
-        )
+    def _record_of(self, window: Window, moment: _Moment) -> Record:
+        facts = self._finder.facts(window, moment.pool, moment.memory)
         values, stale = self._readings.read(facts)
-        found = self._diagnosed(window, facts)
+        found = self._diagnosed(window, facts, moment.at_ns)
+        stale |= self._notes.keys() - self._new_notes
+        self._new_notes.clear()
         return Record(
-            step=self.learner.steps,
+            step=moment.snapshots[0].counts["steps"],
             unix_ns=self._unix_ns(),
-            elapsed_s=(self._clock_ns() - self._origin_ns) / 1e9,
+            elapsed_s=(moment.at_ns - self._origin_ns) / 1e9,
             values={**values, **self._notes},
             stale=stale,
             verdict=str(found),
-            details={"verdict": found.verdict, "cause": found.cause, "window_complete": window.complete},
+            details={
+                "verdict": found.verdict,
+                "cause": found.cause,
+                "window_complete": window.complete,
+                "reuse_known": facts.reuse_known,
+            },
         )
 
-    def _diagnosed(self, window: Window, facts: Facts) -> Diagnosis:
+    def _diagnosed(self, window: Window, facts: Facts, now_ns: int) -> Diagnosis:
         """Return the verdict that holds. Windows that decide are complete and share no time."""
-        found, now_ns = diagnose(facts), self._clock_ns()
+        found = diagnose(facts)
         if found.verdict == "insufficient":
             return self._steady.update(found)
         if window.complete and now_ns - window.duration_ns >= self._diagnosed_ns:
@@ -186,14 +235,32 @@ class PerfMonitor:
             return self._steady.update(found)
         return self._steady.pending()
 
+    def freeze(self) -> None:
+        """Take what `close` will record, while producers still run. Lifted by the next step; nothing once closed.
+
+        Time that passes afterwards is in no record. Of the learner's counts, those of `close` are recorded, so that an
+        update that is found to have failed is counted as such.
+        """
+        if self._started and not self._closed:
+            self._frozen = self._read(record_due=True)
+
     def close(self) -> None:
-        """Record what came after the last record, and close sinks and bar, all of them also if one fails."""
+        """Record what came after the last record; close sinks and bar, all of them also if one fails. Idempotent."""
+        if self._closed:
+            return
+        if self._frozen is None:
+            self.freeze()
+        self._closed = True
         self.learner.on_step = None
         with ExitStack() as stack:
-            for closes in (*self._sinks, *(() if self._progress is None else (self._progress,))):
+            for closes in (*self._sinks, *(() if self.progress is None else (self.progress,))):
                 stack.callback(closes.close)
-            if self._started and self.learner.steps > self._recorded_step:
-                self._add_edge(record_due=True)
+            if self._frozen is not None:
+                counts = self.learner.snapshot().counts
+                learner, *others = self._frozen.snapshots
+                if counts != self._recorded_counts:
+                    last = self._frozen._replace(snapshots=[replace(learner, counts=counts), *others])
+                    self._add_edge(last, record_due=True)
 
     def __enter__(self) -> Self:
         return self

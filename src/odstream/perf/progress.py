@@ -22,7 +22,8 @@ def progress_fields(
     """Return what the bar shows.
 
     Args:
-        record: The newest one. Values that are not known are shown as ``-``, stale ones with a star.
+        record: The newest one. Values that are not known are shown as ``-``, stale ones with a star; ``I`` is in
+            multiples of K where that is not known.
         loss: Of the newest step.
         acc: Accuracy of the newest step; None where there is no such thing.
         epoch: Such as ``1/10``; empty where there are none.
@@ -36,7 +37,8 @@ def progress_fields(
 
     fields = {name: f"{value:.3f}" for name, value in (("loss", loss), ("acc", acc)) if value is not None}
     fields["thru"] = shown("perf/thru", "{:.1f}".format)
-    fields["I"] = shown("perf/infer_capacity", "{:.1f}".format)
+    multiple = "" if record is None or record.details.get("reuse_known", True) else "xK"
+    fields["I"] = shown("perf/infer_capacity", f"{{:.1f}}{multiple}".format)
     fields["T"] = shown("perf/train_capacity", "{:.1f}".format)
     fields["wait"] = shown("perf/dispatch_wait", "{:.3g}s".format)
     fields["pool"] = shown("perf/pool", "{:.0f}".format)

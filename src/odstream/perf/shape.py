@@ -22,6 +22,9 @@ class PipelineShape:
     """Selections per optimizer step over all ranks, the global batch size."""
     selections_per_episode: int = 1
     """K: what one accepted episode is worth. The budget, or the configured reuse."""
+    reuse_known: bool = True
+    """Whether K is known. If not it is taken as it stands, and no verdict compares what producers could make with what
+    training consumes."""
     producer_batch: int = 1
     """Episodes that one call of a producer hands over together."""
     pool_capacity: int | None = None

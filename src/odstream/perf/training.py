@@ -15,10 +15,11 @@ from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
+from odstream.perf.device import device_timer
 from odstream.perf.engine_meter import EngineMeter, MeteredEngine
-from odstream.perf.exposure import ExposureRecorder
+from odstream.perf.exposure import ExposureRecorder, on_cpu
 from odstream.perf.facts import PoolReading
-from odstream.perf.meter import LearnerMeter
+from odstream.perf.meter import LearnerMeter, MeteredBatches
 from odstream.perf.monitor import PerfMonitor
 from odstream.perf.progress import ProgressBar
 from odstream.perf.records import Record
@@ -31,7 +32,7 @@ from odstream.validation import check_finite
 
 __all__ = ["MeteredTrainingEngine", "TrainingMetrics", "TrainingMetricsCfg"]
 
-_AGES_EVERY_NS = 100_000_000
+_AGES_EVERY_NS = 500_000_000
 _EVENTS_EVERY_NS = 200_000_000
 _MEMORY_EVERY_NS = 5_000_000_000
 _PUBLISHED = "ods_published_at_monotonic_ns"
@@ -88,6 +89,7 @@ class TrainingMetrics:
 
     A loop that wants more calls `attach` when the engine runs, puts its time into states (``metrics.meter.during``),
     tells of each batch (`delivered`) and of each step (`completed`), and calls `detach` before the engine stops.
+    Either may be done again, for another epoch on the same engine; what lies between counts as ``other``.
     It belongs to one thread.
 
     Args:
@@ -117,6 +119,7 @@ class TrainingMetrics:
         self._monitor: PerfMonitor | None = None
         self._bar: ProgressBar | None = None
         self._record: Callable[[], object] | None = None
+        self._attached = False
         self._ages_due_ns = self._events_due_ns = self._memory_due_ns = 0
 
     # ------------------------------------------------------------ life
@@ -140,62 +143,76 @@ class TrainingMetrics:
         Args:
             engine: READY.
             steps: Optimizer steps to come, for the bar. None: not known.
-            meter: The learner's, for instance with a `odstream.perf.device.CudaTimer`. None: a new one.
+            meter: The learner's. None: a new one, which times a CUDA device if torch is using one; later the same.
 
         Raises:
-            RuntimeError: Before `open`, or while attached.
+            RuntimeError: Before `open`, after `close`, while attached, or with another engine or meter than before.
         """
-        if self._run is None or self._monitor is not None:
-            raise RuntimeError("attach() needs metrics that are open and not attached")
-        self._engine, self._meter = engine, LearnerMeter() if meter is None else meter
-        self._producer = EngineMeter(engine)
+        if self._run is None or self._attached:
+            raise RuntimeError("attach() needs metrics that are open and not attached; call open(), or detach()")
+        if self._engine is None:
+            self._begin(engine, LearnerMeter(timer=device_timer()) if meter is None else meter)
+        elif engine is not self._engine or meter not in (None, self._meter):
+            raise RuntimeError("attach() needs the engine and the meter that were attached before, got another one")
+        assert self._monitor is not None and self._meter is not None
         if self.cfg.progress and sys.stderr.isatty():
-            self._bar = ProgressBar(steps)
+            self._bar = self._monitor.progress = ProgressBar(steps)
+        self._attached = True
+        return self._meter
+
+    def _begin(self, engine: MeteredTrainingEngine, meter: LearnerMeter) -> None:
+        self._engine, self._meter, self._producer = engine, meter, EngineMeter(engine)
         sinks, self._sinks = [*self._sinks, _Announcer(self)], []
         self._monitor = PerfMonitor(
-            self._meter,
+            meter,
             self.shape,
             producers=[self._producer],
             pool=self._pool,
             memory=self._memory,
             sinks=sinks,
-            progress=self._bar,
             window=WindowCfg(min_s=self.cfg.window_s, max_s=max(600.0, self.cfg.window_s)),
             every_s=self.cfg.every_s,
             clock_ns=self._clock_ns,
         )
-        self._record, self._meter.on_step = self._meter.on_step, self._after_step
-        return self._meter
+        self._record, meter.on_step = meter.on_step, self._after_step
 
     def detach(self) -> None:
-        """End metering: write the last record, close sinks and bar. Idempotent.
+        """Stop metering for now: time that passes until the next `attach`, or until `close`, is in no last record.
 
-        Call it before the engine stops: afterwards its producer is down.
+        Call it before the engine stops: afterwards its producer is down. Idempotent.
         """
-        monitor = self._monitor
+        if not self._attached:
+            return
+        self._attached, bar, self._bar = False, self._bar, None
+        assert self._monitor is not None
+        self._monitor.progress = None
         try:
-            if monitor is not None:
-                monitor.close()
+            if bar is not None:
+                bar.close()
         finally:
-            self._monitor = self._bar = None
+            self._monitor.freeze()
 
     def close(self) -> None:
-        """Detach, and write ``trajectories.json``. Idempotent. Leaving the context does it, after an error too.
+        """Detach, write the last record and ``trajectories.json``, close sinks. Idempotent.
 
-        The engine may have stopped by now: events that it logged until then are taken.
+        Leaving the context does it, after an error too. The engine may have stopped by now: events that it logged
+        until then are taken.
         """
         with ExitStack() as stack:
             stack.callback(self._write_trajectories)
             for sink in self._sinks:
                 stack.callback(sink.close)
             self._sinks = []
+            if self._monitor is not None:
+                stack.callback(self._monitor.close)
             self.detach()
 
     def _write_trajectories(self) -> None:
         self._drain()
         exposure, self._exposure = self._exposure, None
-        if self._run is not None and exposure is not None:
-            self._run.trajectories_path.write_text(exposure.to_json() + "\n", encoding="utf-8")
+        run, self._run = self._run, None
+        if run is not None and exposure is not None:
+            run.trajectories_path.write_text(exposure.to_json() + "\n", encoding="utf-8")
 
     def __enter__(self) -> Self:
         return self
@@ -221,22 +238,44 @@ class TrainingMetrics:
         *,
         current: int,
         steps: int | None = None,
+        accumulate: int = 1,
         meter: LearnerMeter | None = None,
-    ) -> Iterator[_T]:
-        """Yield what ``loader`` yields, metered as in `LearnerMeter.batches`; detached at its end.
+    ) -> MeteredBatches[_T]:
+        """Return what yields what ``loader`` yields, metered as in `LearnerMeter.batches`; detached when it is left.
 
-        An update that fails within the loop is counted as such if its error ends the run; else call `failed`.
+        Call it anew for each epoch. An update that fails within the loop is counted as such if its error ends the
+        run; else call `failed`.
 
         Args:
-            loader: Any iterable of batches ``[B, L]`` from ``engine``.
+            loader: Any iterable of batches ``[B, L]`` from ``engine``. What says where frames come from (``ods_*`` or
+                ``frame_ids``, and ``loss_mask``) must be in the CPU's memory, or `TrainingMetricsCfg.trajectories` off.
             engine: READY.
             current: Index of the current frame, ``history_length - 1``; 0 for plain chunks.
-            steps: As in `attach`.
+            steps: Optimizer steps until the iteration ends; also for the bar. None: it ends with ``loader``. A loop
+                that is left by ``break`` leaves its last batch in flight.
+            accumulate: Batches per optimizer step.
             meter: As in `attach`.
+
+        Raises:
+            RuntimeError: As `attach`, when the iteration begins.
+            TypeError: If a batch says on another device where its frames come from.
         """
+        return MeteredBatches(lambda: self._batches(loader, engine, current, steps, accumulate, meter))
+
+    def _batches(
+        self,
+        loader: Iterable[_T],
+        engine: MeteredTrainingEngine,
+        current: int,
+        steps: int | None,
+        accumulate: int,
+        meter: LearnerMeter | None,
+    ) -> Iterator[_T]:
         learner = self.attach(engine, steps=steps, meter=meter)
         try:
-            yield from learner.batches(loader, size=lambda batch: self._received(batch, current))
+            yield from learner.batches(
+                loader, size=lambda batch: self._received(batch, current), accumulate=accumulate, steps=steps
+            )
         finally:
             self.detach()
 
@@ -293,12 +332,14 @@ class TrainingMetrics:
 
     def _received(self, batch: Any, current: int) -> int:
         """Count a batch for exposure and, now and then, its ages; return B."""
-        self.meter.enter("other")
-        now_ns = self._clock_ns()
+        meter = self.meter
+        meter.enter("other")
+        now_ns = meter.since_ns
         if now_ns >= self._ages_due_ns and _PUBLISHED in batch.keys():
             self._ages_due_ns = now_ns + _AGES_EVERY_NS
-            published_ns = np.asarray(batch[_PUBLISHED])[:, current]
-            self.meter.ages.add(np.maximum(now_ns - published_ns, 0) / 1e9)
+            published = batch[_PUBLISHED]
+            if on_cpu(published):
+                meter.ages.add(np.maximum(now_ns - np.asarray(published)[:, current], 0) / 1e9)
         if self._exposure is None:
             return _selections(batch)
         return self._exposure.delivered(batch, current)
@@ -306,7 +347,7 @@ class TrainingMetrics:
     def _after_step(self) -> None:
         if self._exposure is not None:
             self._exposure.completed()
-        if self._clock_ns() >= self._events_due_ns:
+        if self.meter.since_ns >= self._events_due_ns:
             self._drain()
         if self._record is not None:
             self._record()

@@ -143,20 +143,21 @@ class Windows:
         self._latest: dict[tuple[str, str, int], Snapshot] = {}
         self._spacing_ns = int(self.cfg.min_s * 1e9) // _EDGES_PER_WINDOW
 
-    def due(self) -> bool:
+    def due(self, now_ns: int) -> bool:
         """Return whether it is time for an edge: at most twenty lie within the shortest window."""
-        return not self._edges or self._clock_ns() - self._edges[-1].at_ns >= self._spacing_ns
+        return not self._edges or now_ns - self._edges[-1].at_ns >= self._spacing_ns
 
-    def restart(self, snapshots: Sequence[Snapshot]) -> None:
-        """Forget all edges and begin with this one. What lies before it, a warm-up, is in no window."""
+    def restart(self, snapshots: Sequence[Snapshot], at_ns: int | None = None) -> None:
+        """Forget all edges and begin with this one; see `add`. What lies before it, a warm-up, is in no window."""
         self._edges.clear()
-        self._edges.append(self._edge(snapshots))
+        self._edges.append(self._edge(snapshots, at_ns))
 
-    def add(self, snapshots: Sequence[Snapshot]) -> Window | None:
+    def add(self, snapshots: Sequence[Snapshot], at_ns: int | None = None) -> Window | None:
         """Add an edge and return the shortest window up to it that holds the minima, or the longest there is.
 
         Args:
-            snapshots: One of every process, taken now.
+            snapshots: One of every process.
+            at_ns: When they were taken. None: now.
 
         Returns:
             The window; None at the first edge.
@@ -164,7 +165,7 @@ class Windows:
         Raises:
             ValueError: If two snapshots are of one process, or a counter decreased.
         """
-        edge = self._edge(snapshots)
+        edge = self._edge(snapshots, at_ns)
         self._edges.append(edge)
         if len(self._edges) == 1:
             return None
@@ -174,14 +175,14 @@ class Windows:
         processes = tuple(difference(left.snapshots.get(key), after) for key, after in edge.snapshots.items())
         return Window(edge.at_ns - left.at_ns, processes, self._totals(), self._holds(left, edge))
 
-    def _edge(self, snapshots: Sequence[Snapshot]) -> _Edge:
+    def _edge(self, snapshots: Sequence[Snapshot], at_ns: int | None) -> _Edge:
         by_key: dict[tuple[str, str, int], Snapshot] = {(one.role, one.name, one.incarnation): one for one in snapshots}
         if len(by_key) < len(snapshots):
             raise ValueError(f"names must be unique within a role, got {[(one.role, one.name) for one in snapshots]}")
         self._latest.update(by_key)
         steps = max((one.counts["steps"] for one in snapshots if one.role == "learner"), default=0)
         intervals = sum(one.counts["calls"] for one in self._latest.values() if one.role == "producer")
-        return _Edge(self._clock_ns(), by_key, steps, intervals)
+        return _Edge(self._clock_ns() if at_ns is None else at_ns, by_key, steps, intervals)
 
     def _holds(self, left: _Edge, right: _Edge) -> bool:
         cfg = self.cfg

@@ -67,7 +67,9 @@ class Run:
         if self.trajectories is not None and self.trajectories.assigned_chunks is not None:
             return self.trajectories.assigned_chunks
         shape = self.settings.get("shape")
-        found = shape.get("selections_per_episode") if isinstance(shape, Mapping) else None
+        if not isinstance(shape, Mapping) or not shape.get("reuse_known", True):
+            return None
+        found = shape.get("selections_per_episode")
         return found if isinstance(found, int) else None
 
 

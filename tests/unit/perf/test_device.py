@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from odstream.perf.device import CudaTimer
+from odstream.perf.device import CudaTimer, device_timer
 from odstream.perf.facts import FactFinder
 from odstream.perf.meter import LearnerMeter
 from odstream.perf.shape import PipelineShape
@@ -90,6 +90,17 @@ def test_accumulated_batches_are_one_step_of_the_device() -> None:
     stream.synchronise()
     counts = meter.snapshot().counts
     assert (counts["device_steps"], counts["device_ns"]) == (2, 24_000_000)
+
+
+@pytest.mark.spec("PERF-03")
+def test_a_process_that_uses_a_device_is_timed_on_it_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    assert device_timer() is None
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: Stream().event())
+    assert isinstance(device_timer(), CudaTimer)
 
 
 def test_the_warm_up_is_not_timed() -> None:

@@ -66,6 +66,12 @@ def facts(**changes: Any) -> Facts:
         ({"other": 0.15}, "overhead", "other"),
         ({"other": 0.05, "eval": 0.06, "checkpoint": 0.05}, "overhead", "eval"),
         ({"other": 0.05, "eval": 0.09}, "balanced", ""),
+        ({"blocked": 0.5, "eval": 0.5, "fetch": 0.1, "compute": 0.4}, "overhead", "eval"),
+        (
+            {"blocked": 0.5, "eval": 0.49, "fetch": 0.1, "compute": 0.41, "data_s": 0.2},
+            "training",
+            "data path and compute",
+        ),
         ({}, "balanced", ""),
     ],
 )
@@ -100,10 +106,17 @@ def test_what_is_remarkable_is_said(changes: dict[str, Any], words: str) -> None
         {"pace": 0.5, "thru_per_s": 10.0},  # deliberate
         {"wait": 0.2, "infer_per_s": 105.0},  # equal, as far as can be measured
         {"infer_per_s": None, "thru_per_s": 1.0},
+        {"blocked": 0.2, "infer_per_s": 4.0, "train_per_s": 6400.0, "reuse_known": False},
+        {"infer_per_s": 400.0, "thru_per_s": 10.0, "reuse_known": False},
     ],
 )
 def test_what_is_not_remarkable_is_not_said(changes: dict[str, Any]) -> None:
     assert diagnose(facts(**changes)).notes == ()
+
+
+def test_without_a_known_reuse_no_number_of_producers_is_advised() -> None:
+    found = diagnose(facts(wait=0.2, infer_per_s=4.0, train_per_s=400.0, reuse_known=False))
+    assert (found.verdict, found.advice) == ("production", "more producers, or a faster simulation")
 
 
 def test_a_verdict_changes_only_after_two_equal_windows() -> None:

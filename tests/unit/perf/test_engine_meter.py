@@ -131,6 +131,22 @@ def test_a_change_that_is_noted_late_lets_no_state_go_backwards_and_the_sum_stay
     assert after.states_ns["busy"] == pytest.approx(S * (1 + late_s), rel=1e-6)
 
 
+def test_a_producer_that_is_down_does_not_begin_to_publish(clock: FakeClock, worker: Worker) -> None:
+    worker.enter(DOWN)
+    clock.advance(1.0)
+    begin_publishing(worker.words, clock())
+    assert read_work(worker.words, clock()) == ("down", 0, 0, 0, S)
+
+
+def test_the_pool_is_of_the_moment_of_the_snapshot(worker: Worker) -> None:
+    meter = EngineMeter(worker)
+    meter.snapshot()
+    worker.stats |= {"successful_episodes": 1, "remaining_chunks": 44}
+    assert meter.pool().remaining == 40
+    meter.snapshot()
+    assert meter.pool().remaining == 44
+
+
 def test_a_reading_that_is_older_than_the_change_it_sees_is_of_the_moment_of_the_change(worker: Worker) -> None:
     now_ns = worker.clock()
     begin_publishing(worker.words, now_ns + S)

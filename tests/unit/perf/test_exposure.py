@@ -41,6 +41,22 @@ def test_completed_failed_and_in_flight_selections_are_told_apart() -> None:
     assert found.totals == {"delivered": 6, "completed": 3, "failed": 2, "in_flight": 1}
 
 
+def test_an_episode_that_is_long_gone_costs_little_memory() -> None:
+    """Field case M10: a day of ten episodes per second."""
+    import tracemalloc
+
+    recorder, frames = ExposureRecorder(), list(range(300))
+    tracemalloc.start()
+    for episode in range(300):
+        recorder.delivered(batch([episode] * 300, frames, [1] * 300, length=2), current=1)
+        recorder.completed()
+    recorder.trajectories()
+    used = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert used / 300 < 600
+    assert {one.anchors for one in recorder.trajectories().episodes} == {300}
+
+
 @pytest.mark.spec("APP-03")
 def test_anchors_are_distinct_frames_and_supervised_frames_are_appearances() -> None:
     recorder = ExposureRecorder()

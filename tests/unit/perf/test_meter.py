@@ -213,6 +213,8 @@ def test_sizes_that_are_no_positive_integers_are_refused(clock: FakeClock) -> No
             learner(clock).batches([], size=wrong)  # type: ignore[arg-type]
         with pytest.raises((TypeError, ValueError), match="accumulate"):
             learner(clock).batches([], size=1, accumulate=wrong)  # type: ignore[arg-type]
+        with pytest.raises((TypeError, ValueError), match="steps"):
+            learner(clock).batches([], size=1, steps=wrong)  # type: ignore[arg-type]
 
 
 def test_jumps_of_the_wall_clock_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

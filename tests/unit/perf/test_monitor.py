@@ -63,6 +63,33 @@ def test_fast_steps_are_recorded_once_per_second_and_the_rest_at_the_end() -> No
     assert sink.records[-1].step == 2051
 
 
+def test_what_was_noted_once_is_fresh_in_one_record() -> None:
+    clock, sink = FakeClock(), Sink()
+    with monitor(clock, sink) as perf:
+        for number in perf.batches(range(6)):
+            clock.advance(12.0)
+            if number == 2:
+                perf.note(eval_success=0.5)
+    noted = [
+        (record.values.get("train/eval_success"), "train/eval_success" in record.fresh()) for record in sink.records
+    ]
+    assert noted == [(None, False), (0.5, True), *[(0.5, False)] * 3]
+
+
+def test_what_comes_after_the_loop_is_in_no_record() -> None:
+    clock, sink = FakeClock(), Sink()
+    with monitor(clock, sink) as perf:
+        batches = perf.batches(range(99))
+        for number in batches:
+            clock.advance(0.1)
+            if number == 50:
+                break
+        clock.advance(60.0)
+    last = sink.records[-1].values
+    assert last["perf/thru"] == pytest.approx(80.0, rel=0.05)
+    assert (last["perf/in_flight"], sink.records[-1].step) == (8, 50)
+
+
 def test_the_warm_up_is_in_no_window() -> None:
     clock, sink = FakeClock(), Sink()
     with monitor(clock, sink) as perf:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -35,6 +36,10 @@ def test_a_stale_value_has_a_star_and_an_unknown_one_is_no_zero() -> None:
     assert fields["I"] == "18.5*"
     assert progress_fields(None) == {"thru": "-", "I": "-", "T": "-", "wait": "-", "pool": "-"}
     assert progress_fields(record(**{"perf/thru": float("nan")}))["thru"] == "-"
+
+
+def test_capacity_without_a_known_reuse_is_in_multiples_of_it() -> None:
+    assert progress_fields(replace(record(), details={"reuse_known": False}))["I"] == "18.5xK"
 
 
 def test_the_last_record_stays_until_the_next() -> None:

@@ -186,6 +186,18 @@ SCENARIOS = {
         verdict="overhead",
         cause="eval",
     ),
+    "evaluation takes three quarters of the time, and a small pool is full meanwhile": Scenario(
+        shape=bounded(pool_capacity=64),
+        engines=[Engine(call_s=0.05)],
+        learner=Learner(fetch_s=0.02, compute_s=0.08, evaluate_every=5, evaluate_s=1.5),
+        duration_s=120.0,
+        infer=160.0,
+        train=80.0,
+        thru=40 / 2.0,
+        verdict="overhead",
+        cause="eval",
+        notes=("capacity not realised: thru = 20.0 is 25%",),
+    ),
     "both sides are equally fast": Scenario(
         shape=bounded(pool_capacity=64),
         engines=[Engine(call_s=0.1)],

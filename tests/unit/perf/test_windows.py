@@ -72,7 +72,7 @@ def test_the_number_of_edges_kept_is_bounded() -> None:
     bench = Bench(min_steps=1, min_intervals=0)
     for _ in range(5000):
         bench.step(0.05)
-        if bench.windows.due():
+        if bench.windows.due(bench.clock()):
             bench.add()
     assert len(bench.windows._edges) <= 23
 
@@ -178,6 +178,39 @@ def test_a_window_in_which_nothing_was_produced_keeps_the_capacity_and_marks_it_
         values, stale = readings.read(bench.finder.facts(bench.add()))
     assert values["perf/infer_capacity"] == 4.0
     assert {"perf/infer_capacity", "perf/infer_batch_time"} <= stale
+
+
+def test_many_slots_with_long_calls_have_a_fresh_capacity() -> None:
+    """Each window holds some calls of some slots; the others count with what they did last."""
+    bench = Bench(producers=4, min_s=1.0, min_steps=1, min_intervals=1)
+    for number in range(12):
+        bench.call(1.0, producer=number % 4)
+        bench.step(0.5)
+        values, stale = Readings().read(bench.finder.facts(bench.add()))
+        assert values["perf/infer_capacity"] == pytest.approx(8.0 * min(number + 1, 4))
+        assert "perf/infer_capacity" not in stale
+
+
+def test_a_slot_that_never_gets_a_task_does_not_make_the_capacity_stale() -> None:
+    bench = Bench(producers=2, min_s=1.0, min_steps=1, min_intervals=1)
+    bench.call(2.0)
+    bench.step(1.0)
+    values, stale = Readings().read(bench.finder.facts(bench.add()))
+    assert (values["perf/infer_capacity"], "perf/infer_capacity" in stale) == (4.0, False)
+
+
+def test_a_publication_under_way_is_no_capacity_of_zero() -> None:
+    bench = Bench(min_s=1.0, min_steps=1, min_intervals=0)
+    bench.call(2.0)
+    bench.step(1.0)
+    finder = bench.finder
+    assert finder.facts(bench.add()).infer_per_s == 4.0
+    window = bench.add()
+    (slot,) = window.producers
+    slot.counts["service_publish_ns"] = S  # type: ignore[index]
+    slot.counts["calls"] = slot.counts["accepted"] = 0  # type: ignore[index]
+    facts = finder.facts(window)
+    assert (facts.infer_per_s, facts.infer_stale) == (4.0, True)
 
 
 def test_what_was_never_known_is_absent_and_not_zero() -> None:

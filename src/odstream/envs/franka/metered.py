@@ -11,12 +11,8 @@ from odstream.envs.franka.training import State, Stopwatch
 from odstream.perf.meter import LearnerState
 from odstream.perf.training import TrainingMetrics
 
-_LEARNER_STATES: dict[State, LearnerState] = {
-    "wait": "wait",
-    "fetch": "fetch",
-    "compute": "compute",
-    "evaluate": "eval",
-}
+_LEARNER_STATES: dict[State, LearnerState] = {"wait": "wait", "fetch": "fetch", "evaluate": "eval"}
+"""All but ``compute``, which `completed` ends: on a device it has a clock of its own."""
 
 
 class MeteredStopwatch(Stopwatch):
@@ -43,8 +39,14 @@ class MeteredStopwatch(Stopwatch):
     @contextmanager
     def measure(self, state: State) -> Iterator[None]:
         """Count the time of a ``with`` block, also if it raises."""
-        with super().measure(state), self._metrics.meter.during(_LEARNER_STATES[state]):
-            yield
+        meter = self._metrics.meter
+        with super().measure(state):
+            if state == "compute":
+                meter.begin_compute()
+                yield
+            else:
+                with meter.during(_LEARNER_STATES[state]):
+                    yield
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
