@@ -244,7 +244,7 @@ class LearnerMeter(StateMeter):
         self._warmup_steps = check_int("warmup_steps", warmup_steps, 0)
         self._timer = timer
         self._timing = self._paused = False
-        self._step_began = self._last_step = (0, 0, 0)
+        self._step_began = self._step_ended = (0, 0, 0)
         if warmup_steps:
             self._account.update(fetch="warmup", compute="warmup")
 
@@ -270,7 +270,7 @@ class LearnerMeter(StateMeter):
         """The last step; None if it was a warm-up."""
         if self._counts["steps"] <= self._warmup_steps:
             return None
-        return StepTimes(*self._last_step)
+        return StepTimes(*(end - begin for begin, end in zip(self._step_began, self._step_ended, strict=True)))
 
     @property
     def in_flight(self) -> int:
@@ -342,22 +342,23 @@ class LearnerMeter(StateMeter):
     def begin_compute(self) -> None:
         """Enter ``compute`` and start the device's clock."""
         self.enter("compute")
-        self._begin_timing()
+        if self._timer is not None:
+            self._begin_timing()
 
     def complete(self) -> None:
         """Count one optimizer step on everything in flight, and enter ``other``."""
-        if self._paused:  # what was timed of this step has ended before; it is a step all the same
-            self._begin_timing()
-        self._end_compute(completes_step=True)
+        if self._timer is not None:
+            if self._paused:  # what was timed of this step has ended before; it is a step all the same
+                self._begin_timing()
+            self._end_compute(completes_step=True)
         self.enter("other")
         counts, totals = self._counts, self._totals
         if counts["steps"] < self._warmup_steps:
             counts["warmup_steps"] += 1
             if counts["steps"] + 1 == self._warmup_steps:
                 self._account.update(fetch="fetch", compute="compute")
-        began = self._step_began
-        self._step_began = ended = (totals["fetch"], totals["compute"], totals["wait"])
-        self._last_step = (ended[0] - began[0], ended[1] - began[1], ended[2] - began[2])
+        self._step_began = self._step_ended
+        self._step_ended = (totals["fetch"], totals["compute"], totals["wait"])
         counts["completed"] = counts["delivered"] - counts["failed_updates"]
         counts["steps"] += 1
         if self.on_step is not None:

@@ -332,7 +332,8 @@ class TrainingMetrics:
 
     def _received(self, batch: Any, current: int) -> int:
         """Count a batch for exposure and, now and then, its ages; return B."""
-        meter = self.meter
+        meter = self._meter
+        assert meter is not None
         meter.enter("other")
         now_ns = meter.since_ns
         if now_ns >= self._ages_due_ns and _PUBLISHED in batch.keys():
@@ -345,9 +346,10 @@ class TrainingMetrics:
         return self._exposure.delivered(batch, current)
 
     def _after_step(self) -> None:
+        assert self._meter is not None
         if self._exposure is not None:
             self._exposure.completed()
-        if self.meter.since_ns >= self._events_due_ns:
+        if self._meter.since_ns >= self._events_due_ns:
             self._drain()
         if self._record is not None:
             self._record()

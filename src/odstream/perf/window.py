@@ -14,7 +14,7 @@ from odstream.validation import check_finite, check_int
 
 __all__ = ["Difference", "Window", "WindowCfg", "Windows", "difference"]
 
-_EDGES_PER_WINDOW = 20
+_EDGES_PER_WINDOW = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,7 +144,7 @@ class Windows:
         self._spacing_ns = int(self.cfg.min_s * 1e9) // _EDGES_PER_WINDOW
 
     def due(self, now_ns: int) -> bool:
-        """Return whether it is time for an edge: at most twenty lie within the shortest window."""
+        """Return whether it is time for an edge: at most ten lie within the shortest window."""
         return not self._edges or now_ns - self._edges[-1].at_ns >= self._spacing_ns
 
     def restart(self, snapshots: Sequence[Snapshot], at_ns: int | None = None) -> None:
