@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -15,6 +16,7 @@ from examples.async_inference.settings import Settings
 from odstream.perf import LearnerMeter, PerfMonitor, PipelineShape, PoolReading, ProgressBar, RunDirectory, WindowCfg
 from odstream.perf.device import CudaTimer
 from odstream.perf.facts import imbalances
+from odstream.perf.run_directory import starting_run
 from odstream.perf.sinks import check_sinks, open_sinks
 
 
@@ -45,8 +47,9 @@ class Metrics:
         settings = dataclasses.asdict(
             dataclasses.replace(cfg, debug=dataclasses.replace(debug, sinks=list(debug.sinks)))
         )
-        self.directory = RunDirectory(cfg.output, {**settings, "shape": dataclasses.asdict(self.shape)})
-        self._sinks = open_sinks(debug.sinks, self.directory, debug.sink_settings)
+        with starting_run(Path(cfg.output)):
+            self.directory = RunDirectory(cfg.output, {**settings, "shape": dataclasses.asdict(self.shape)})
+            self._sinks = open_sinks(debug.sinks, self.directory, debug.sink_settings)
         self._fleet: Fleet | None = None
         self._bar: ProgressBar | None = None
         self._monitor: PerfMonitor | None = None

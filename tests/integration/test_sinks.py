@@ -133,6 +133,22 @@ def test_prometheus_is_scraped_while_the_loop_runs_and_lets_go_of_its_port(tmp_p
         urllib.request.urlopen(address, timeout=10)
 
 
+def test_names_that_prometheus_cannot_tell_apart_are_gauges_of_their_own() -> None:
+    pytest.importorskip("prometheus_client", reason="needs the extra `prometheus`")
+    sink = PrometheusSink(port=0)
+    try:
+        for step in (1, 2):
+            sink.write(
+                Record(step=step, unix_ns=5_000_000_000, elapsed_s=1.0, values={"a.b": 3.0, "a_b": 4.0, "é": 5.0})
+            )
+        text = urllib.request.urlopen(f"http://127.0.0.1:{sink.port}/metrics", timeout=10).read().decode()
+    finally:
+        sink.close()
+    lines = text.splitlines()
+    assert {"odstream_a_b 3.0", "odstream_a_b_2 4.0", "odstream__ 5.0"} <= set(lines)
+    assert "odstream_record_unix_seconds 5.0" in lines
+
+
 def test_wandb_holds_every_fresh_value_with_the_step_as_the_axis_of_all(tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason="needs the extra `wandb`")
     from wandb.proto.wandb_internal_pb2 import Record as Stored
@@ -148,7 +164,7 @@ def test_wandb_holds_every_fresh_value_with_the_step_as_the_axis_of_all(tmp_path
         elif stored.WhichOneof("record_type") == "history":
             items = stored.history.item
             history.append({"/".join(one.nested_key) or one.key: json.loads(one.value_json) for one in items})
-    assert axes == {"train/step": "", "*": "train/step"}
+    assert axes == {"train/step": "", "perf/*": "train/step", "train/*": "train/step"}
     assert [{name: value for name, value in row.items() if not name.startswith("_")} for row in history] == [
         {**record.fresh(), "perf/verdict": record.verdict, "train/step": record.step} for record in records
     ]

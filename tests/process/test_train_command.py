@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,22 @@ def test_a_folder_that_exists_is_used_only_if_one_says_so(folder: Path, capsys: 
     assert f"{folder / 'run'} exists; choose another folder, or say --overwrite" in capsys.readouterr().err
     assert run(folder, "--overwrite") == 0
     assert not (folder / "run/comparison.json").exists()
+
+
+def test_an_earlier_run_is_whole_if_the_next_one_cannot_start(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        on = ["trainer=tests.fakes.metered:trainer", "debug.enable_perf_metrics=true"]
+        assert run(folder, *on) == 0
+        (folder / "run/demo.json").write_text("of the trainer")
+        before = {path.name: path.read_bytes() for path in (folder / "run").iterdir()}
+        sinks = ["debug.sinks=[jsonl, prometheus]", f"debug.sink_settings={{prometheus: {{port: {port}}}}}"]
+        assert run(folder, "--overwrite", *on, *sinks) == 2
+    assert "the sink 'prometheus' could not start" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in (folder / "run").iterdir()} == before
+    assert run(folder, "--overwrite") == 0
+    left = {path.name for path in (folder / "run").iterdir()}
+    assert not left & {"metrics.jsonl", "trajectories.json", "demo.json", ".earlier-run"}
 
 
 @pytest.mark.parametrize(

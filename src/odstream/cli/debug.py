@@ -1,7 +1,4 @@
-"""Section ``debug`` of a task file: whether to record performance metrics, which, and where to.
-
-Imports `odstream.perf` only when they are on.
-"""
+"""Section ``debug`` of a task file: whether to record performance metrics, which, and where to."""
 
 from __future__ import annotations
 
@@ -83,7 +80,7 @@ def metrics_for(
         plan: That the training follows.
 
     Raises:
-        ValueError, TypeError: If a sink or its setting is unknown, or the sizes could only hang.
+        ValueError, TypeError: If a sink or its setting is unknown.
         MissingExtraError: If a sink is not installed.
     """
     if not cfg.enable_perf_metrics:
@@ -106,11 +103,7 @@ def metrics_for(
 
 
 def shape_of(cfg: DebugCfg, engine: OnlineDataEngineCfg, batch_size: int) -> PipelineShape:
-    """Return the sizes of a training's pipeline.
-
-    Raises:
-        ValueError: If they could only hang.
-    """
+    """Return the sizes of a training's pipeline. Its cache makes room by itself, so none can hang."""
     from odstream.perf.shape import PipelineShape
 
     budget = engine.episode_sample_budget

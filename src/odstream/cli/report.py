@@ -42,8 +42,8 @@ def main(arguments: Sequence[str]) -> int:
     except (OSError, ValueError) as error:
         print(f"odstream report: {error}", file=sys.stderr)
         return INVALID_INPUT
-    if written.torn:
-        print(f"metrics.jsonl: {written.torn}")
+    for sentence in written.missing:
+        print(f"left out   {sentence}")
     print(f"report     {written.page}")
     if written.pictures:
         print(f"pictures   {written.pictures[0].parent}: {', '.join(path.name for path in written.pictures)}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -19,6 +18,7 @@ from odstream.cli.debug import metered_engine, metrics_for, shape_of
 from odstream.cli.task import Task, read_task
 from odstream.configuration import ODSConfiguration
 from odstream.engine import OnlineDataEngineCfg
+from odstream.perf.run_directory import RunDirectory, starting_run, write_whole
 
 if TYPE_CHECKING:
     from odstream.perf.training import TrainingMetrics
@@ -104,23 +104,14 @@ def _check_takes_metrics(trainer: Callable[..., object]) -> None:
 
 
 def _open(job: _Job, cfg: TrainCfg, output: Path) -> None:
-    """Make the run directory and start the sinks. What cannot start leaves nothing that was not there before."""
-    from odstream.perf.run_directory import RunDirectory
-
-    is_new = not output.exists()
-    run = RunDirectory(output, _settings(job, cfg), replace=cfg.overwrite)
-    try:
-        for name in (PLAN, COMPARISON):
-            (output / name).unlink(missing_ok=True)
+    """Make the run directory and start the sinks. What cannot start leaves everything as it was before."""
+    with starting_run(output):
+        run = RunDirectory(output, _settings(job, cfg), replace=cfg.overwrite)
         (output / TASK).write_text(job.task.text, encoding="utf-8")
         if job.planned is not None:
             (output / PLAN).write_text(plan_to_json(job.planned.inputs), encoding="utf-8")
         if job.metrics is not None:
             job.metrics.open(run)
-    except BaseException:
-        if is_new:
-            shutil.rmtree(output, ignore_errors=True)
-        raise
 
 
 def _settings(job: _Job, cfg: TrainCfg) -> dict[str, Any]:
@@ -166,5 +157,5 @@ def engine_for(plan: ODSConfiguration, engine: OnlineDataEngineCfg) -> OnlineDat
 
 def _compare(planned: PlannedRun, output: Path) -> None:
     comparison = planned.compare()
-    (output / COMPARISON).write_text(comparison_to_json(comparison), encoding="utf-8")
+    write_whole(output / COMPARISON, comparison_to_json(comparison))
     print(f"\nplanned and observed ({output / COMPARISON})\n{render_comparison(comparison)}")

@@ -116,21 +116,23 @@ class RecordFile:
 def read_records(path: Path) -> RecordFile:
     """Read a file up to its last whole record.
 
-    A run that was killed, or still goes on, leaves a torn last line. That is said, and no error.
+    A run that was killed, or still goes on, leaves a torn last line; a power cut may leave one of zeros. That is said,
+    and no error.
 
     Raises:
         ValueError: If a line before the last one is no record; the message names it.
         OSError: If the file cannot be read.
     """
     lines = path.read_bytes().split(b"\n")
-    tail = lines.pop()
+    if not lines[-1]:
+        lines.pop()
     records: list[Record] = []
     torn = ""
-    for number, line in enumerate([*lines, *([tail] if tail else [])], start=1):
+    for number, line in enumerate(lines, start=1):
         try:
             records.append(Record.from_json(line.decode("utf-8")))
-        except (ValueError, KeyError, TypeError) as error:
-            if number <= len(lines):
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if number < len(lines):
                 raise ValueError(f"{path}:{number}: no record: {error}") from error
             torn = f"line {number} is torn ({len(line)} bytes); shown up to the {len(records)} whole records before it"
     return RecordFile(tuple(records), torn)

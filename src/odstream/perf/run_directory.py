@@ -8,14 +8,29 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RunDirectory", "describe_environment"]
+__all__ = ["FILES_OF_A_RUN", "RunDirectory", "describe_environment", "starting_run", "write_whole"]
 
-_OF_A_RUN = ("run.json", "metrics.jsonl", "trajectories.json", "tensorboard", "wandb", "report.html", "report-plots")
+FILES_OF_A_RUN = (
+    "run.json",
+    "metrics.jsonl",
+    "trajectories.json",
+    "task.yaml",
+    "plan.json",
+    "comparison.json",
+    "demo.json",
+    "tensorboard",
+    "wandb",
+    "report.html",
+    "report-plots",
+)
+"""What a run, its trainer's result and its report leave. Another run in the folder takes their place."""
+_ASIDE = ".earlier-run"
 _PACKAGES = ("odstream", "torch", "numpy", "tensordict", "gymnasium")
 
 
@@ -63,9 +78,9 @@ class RunDirectory:
         if self.path.exists() and (not self.path.is_dir() or (any(self.path.iterdir()) and not replace)):
             raise FileExistsError(f"the run directory must be new or empty, {self.path} is not; choose another")
         self.path.mkdir(parents=True, exist_ok=True)
-        for name in _OF_A_RUN:
+        for name in FILES_OF_A_RUN:
             _remove(self.path / name)
-        (self.path / "run.json").write_text(text + "\n", encoding="utf-8")
+        write_whole(self.path / "run.json", text + "\n")
 
     @property
     def trajectories_path(self) -> Path:
@@ -76,6 +91,47 @@ class RunDirectory:
     def records_path(self) -> Path:
         """The JSON lines."""
         return self.path / "metrics.jsonl"
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all; text as UTF-8."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+    os.replace(part, path)
+
+
+@contextmanager
+def starting_run(path: Path) -> Iterator[None]:
+    """Leave everything as it was if the block, which makes a run directory and starts what writes there, fails.
+
+    A folder that was not there is removed. Files of an earlier run lie aside meanwhile; afterwards they are deleted.
+    """
+    if not path.exists():
+        try:
+            yield
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
+        return
+    aside = path / _ASIDE
+    _remove(aside)
+    aside.mkdir()
+    _move(path, aside)
+    try:
+        yield
+    except BaseException:
+        for name in FILES_OF_A_RUN:
+            _remove(path / name)
+        _move(aside, path)
+        raise
+    finally:
+        _remove(aside)
+
+
+def _move(source: Path, target: Path) -> None:
+    for name in FILES_OF_A_RUN:
+        if (source / name).exists():
+            os.rename(source / name, target / name)
 
 
 def _remove(path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -86,6 +87,9 @@ class TensorBoardSink:
 class WandbSink:
     """Logs to W&B with ``train/step`` as the axis.
 
+    If this process has an active W&B run, that one is logged into and is not finished here; its other metrics keep
+    their axes.
+
     Args:
         folder: Where W&B keeps its files.
         settings: Passed to ``wandb.init``: project, mode, ...
@@ -98,9 +102,11 @@ class WandbSink:
     def __init__(self, folder: Path, settings: Mapping[str, Any] | None = None) -> None:
         wandb = _imported("wandb", "wandb")
         folder.mkdir(parents=True, exist_ok=True)
-        self._run = _started("wandb", lambda: wandb.init(dir=str(folder), **(settings or {})))
+        self._is_ours = wandb.run is None
+        self._run = wandb.run or _started("wandb", lambda: wandb.init(dir=str(folder), **(settings or {})))
         self._run.define_metric("train/step")
-        self._run.define_metric("*", step_metric="train/step")
+        for names in ("perf/*", "train/*"):
+            self._run.define_metric(names, step_metric="train/step")
 
     def write(self, record: Record) -> None:
         """Log a point per metric."""
@@ -108,8 +114,9 @@ class WandbSink:
         self._run.log({**record.fresh(), **verdict, "train/step": record.step})
 
     def close(self) -> None:
-        """Finish the run."""
-        self._run.finish()
+        """Finish the run if it was begun here."""
+        if self._is_ours:
+            self._run.finish()
 
 
 class TrackioSink:
@@ -139,6 +146,8 @@ class TrackioSink:
 class PrometheusSink:
     """Serves gauges on ``/metrics``, named ``odstream_`` and the metric's name; one gauge per metric marks staleness.
 
+    ``odstream_record_unix_seconds`` is the time of the last record: a run that hangs writes none.
+
     Args:
         port: To listen on; 0 chooses a free one, see `port`.
         address: To listen at.
@@ -154,8 +163,12 @@ class PrometheusSink:
         self._client = _imported("prometheus_client", "prometheus")
         self._registry = self._client.CollectorRegistry()
         self._gauges: dict[str, Any] = {}
+        self._taken = {"odstream_train_step", "odstream_record_unix_seconds", "odstream_stale"}
         self._help = {metric.name: f"{metric.help} Unit: {metric.unit}." for metric in METRICS}
         self._step = self._client.Gauge("odstream_train_step", "Optimizer steps.", registry=self._registry)
+        self._at = self._client.Gauge(
+            "odstream_record_unix_seconds", "Unix time of the last record.", registry=self._registry
+        )
         self._stale = self._client.Gauge(
             "odstream_stale", "1 if the metric's value is an earlier window's.", ["metric"], registry=self._registry
         )
@@ -166,17 +179,23 @@ class PrometheusSink:
         """That it listens on."""
 
     def write(self, record: Record) -> None:
-        """Set every gauge."""
+        """Set every gauge. Of names that Prometheus cannot tell apart, ``a.b`` and ``a_b``, the later gets a number."""
         self._step.set(record.step)
+        self._at.set(record.unix_ns / 1e9)
         for name, value in record.values.items():
             if name not in self._gauges:
                 self._gauges[name] = self._client.Gauge(
-                    "odstream_" + "".join(letter if letter.isalnum() else "_" for letter in name),
-                    self._help.get(name, name),
-                    registry=self._registry,
+                    self._free_name(name), self._help.get(name, name), registry=self._registry
                 )
             self._gauges[name].set(value)
             self._stale.labels(metric=name).set(name in record.stale)
+
+    def _free_name(self, name: str) -> str:
+        wanted = "odstream_" + "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name)
+        candidates = itertools.chain([wanted], (f"{wanted}_{number}" for number in itertools.count(2)))
+        found = next(one for one in candidates if one not in self._taken)
+        self._taken.add(found)
+        return found
 
     def close(self) -> None:
         """Stop serving."""

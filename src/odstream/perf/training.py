@@ -24,7 +24,7 @@ from odstream.perf.monitor import PerfMonitor
 from odstream.perf.progress import ProgressBar
 from odstream.perf.records import Record
 from odstream.perf.resources import device_memory_bytes, memory_bytes, tree_memory_bytes
-from odstream.perf.run_directory import RunDirectory
+from odstream.perf.run_directory import RunDirectory, write_whole
 from odstream.perf.shape import PipelineShape
 from odstream.perf.sinks import MetricSink, check_sinks, open_sinks
 from odstream.perf.window import WindowCfg
@@ -212,7 +212,7 @@ class TrainingMetrics:
         exposure, self._exposure = self._exposure, None
         run, self._run = self._run, None
         if run is not None and exposure is not None:
-            run.trajectories_path.write_text(exposure.to_json() + "\n", encoding="utf-8")
+            write_whole(run.trajectories_path, exposure.to_json() + "\n")
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""Reads a run directory into one value. Nothing but ``run.json`` is required; what is there must be right."""
+"""Reads a run directory into one value. Only ``run.json`` is required, and what is damaged is left out and said."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """Everything that a run left. None: the file is not there."""
+    """Everything that a run left. None: the file is not there, or `damaged`."""
 
     path: Path
     started_unix_ns: int
@@ -44,6 +44,8 @@ class Run:
     trajectories: Trajectories | None
     outcome: Mapping[str, Any] | None
     """What the trainer wrote of its result."""
+    damaged: tuple[str, ...] = ()
+    """In words, which files cannot be read, and why."""
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -54,6 +56,11 @@ class Run:
     def torn(self) -> str:
         """In words, what is missing at the end of the metrics; empty if nothing is."""
         return "" if self.metrics is None else self.metrics.torn
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """In words, what cannot be shown because a file ends too early or is damaged."""
+        return (*([f"{self.path / METRICS}: {self.torn}"] if self.torn else []), *self.damaged)
 
     @property
     def name(self) -> str:
@@ -77,25 +84,36 @@ def read_run(path: Path) -> Run:
     """Read a run directory.
 
     Raises:
-        OSError: If it, or its ``run.json``, is not there or cannot be read.
-        ValueError: If a file is not what its name says; the message names it.
+        OSError: If it, or its ``run.json``, is not there, or a file cannot be read.
+        ValueError: If ``run.json`` is not what its name says, or a line of the metrics before the last one.
     """
     if not path.is_dir():
         raise FileNotFoundError(f"{path} is no folder; a run directory is needed")
     if not (path / RUN).is_file():
         raise FileNotFoundError(f"{path} is no run directory: it has no {RUN}")
     head = _parsed(path / RUN, _run_json)
+    damaged: list[str] = []
+
+    def whole(name: str, parse: Callable[[str], _Found]) -> _Found | None:
+        """Return what a file says; None if it is not there, or damaged."""
+        try:
+            return _parsed(path / name, parse) if (path / name).exists() else None
+        except ValueError as error:
+            damaged.append(str(error))
+            return None
+
     return Run(
         path=path,
         started_unix_ns=head["started_unix_ns"],
         environment=head["environment"],
         settings=head["settings"],
-        metrics=_metrics(path / METRICS),
-        task_text=_if_there(path / TASK, str),
-        plan=_if_there(path / PLAN, lambda text: plan_from_json(text)[1]),
-        comparison=_if_there(path / COMPARISON, comparison_from_json),
-        trajectories=_if_there(path / TRAJECTORIES, read_trajectories),
-        outcome=_if_there(path / OUTCOME, _object),
+        metrics=read_records(path / METRICS) if (path / METRICS).exists() else None,
+        task_text=whole(TASK, str),
+        plan=whole(PLAN, lambda text: plan_from_json(text)[1]),
+        comparison=whole(COMPARISON, comparison_from_json),
+        trajectories=whole(TRAJECTORIES, read_trajectories),
+        outcome=whole(OUTCOME, _object),
+        damaged=tuple(damaged),
     )
 
 
@@ -133,17 +151,6 @@ def _object(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"a JSON object is needed, got {type(found).__name__}")
     return found
-
-
-def _metrics(path: Path) -> RecordFile | None:
-    try:
-        return read_records(path) if path.exists() else None
-    except AttributeError as error:  # a record whose values are no object
-        raise ValueError(f"{path}: no record: {error}") from error
-
-
-def _if_there(path: Path, parse: Callable[[str], _Found]) -> _Found | None:
-    return _parsed(path, parse) if path.exists() else None
 
 
 def _parsed(path: Path, parse: Callable[[str], _Found]) -> _Found:

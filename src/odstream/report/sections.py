@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from odstream.perf.metrics import METRICS
 from odstream.report.figures import LEARNER_BANDS, PRODUCER_BANDS, Chart
@@ -70,6 +70,7 @@ def headline(run: Run, timeline: Timeline) -> str:
     parts = [f"<p class=lead>{_when(run, timeline)}</p>"]
     if run.torn:
         parts.append(missing("The metrics end in the middle of a record.", f"metrics.jsonl: {escaped(run.torn)}."))
+    parts += [missing("A file is damaged; what it says is left out.", f"{escaped(text)}.") for text in run.damaged]
     parts.append(_verdict(run, timeline))
     parts.append(tiles(_facts(run, timeline)))
     return "".join(parts)
@@ -87,13 +88,7 @@ def _when(run: Run, timeline: Timeline) -> str:
 
 def _verdict(run: Run, timeline: Timeline) -> str:
     if not len(timeline):
-        what = "Metrics were off." if run.metrics is None else "Metrics were on, but no record was written."
-        how = (
-            f"There is no verdict and nothing over time. Run again with {code(SWITCH)}."
-            if run.metrics is None
-            else "The run ended before its first window did: let it run longer."
-        )
-        return missing(what, how)
+        return _no_verdict(run)
     last = timeline.records[-1]
     head, _, advice = last.verdict.partition("; ")
     kind = _kind(head)
@@ -103,6 +98,20 @@ def _verdict(run: Run, timeline: Timeline) -> str:
         f'<strong data-verdict="{escaped(last.verdict)}">{escaped(head or "none")}</strong></p>'
         f'<p class="big">{escaped(sentence)}</p>{paragraph(advice) if advice else ""}</div>{_shares(timeline)}'
     )
+
+
+def _no_verdict(run: Run) -> str:
+    """Say why there is nothing over time."""
+    if run.metrics is not None:
+        return missing("Metrics were on, but no record was written.", "The run ended before its first window did.")
+    nothing, debug = "There is no verdict and nothing over time.", run.settings.get("debug")
+    if isinstance(debug, Mapping) and debug.get("enable_perf_metrics"):
+        sinks = ", ".join(map(str, debug.get("sinks", ()))) or "none"
+        return missing(
+            f"Metrics went to other sinks ({sinks}), this report is made from jsonl.",
+            f"{nothing} Name it as well: {code('debug.sinks=[jsonl, ...]')}.",
+        )
+    return missing("Metrics were off.", f"{nothing} Run again with {code(SWITCH)}.")
 
 
 def _kind(verdict: str) -> str:
@@ -227,9 +236,7 @@ def _over_time(
     name: str, title: str, timeline: Timeline, charts: Sequence[Chart | None], names: Sequence[str]
 ) -> Section:
     if not len(timeline):
-        return Section(
-            name, title, missing("Not recorded.", f"Metrics were off, or no window ended. Run with {code(SWITCH)}.")
-        )
+        return Section(name, title, missing("Not recorded.", "The beginning of this page says why."))
     drawn = [chart.render() for chart in charts if chart is not None]
     known = [metric for metric in names if timeline.series(metric).is_known]
     if not known:

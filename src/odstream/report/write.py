@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from odstream.perf.run_directory import write_whole
 from odstream.report.page import build_page
 from odstream.report.run import read_run
 
@@ -21,8 +21,8 @@ class Written:
 
     page: Path
     pictures: tuple[Path, ...]
-    torn: str
-    """In words, what is missing at the end of the metrics; empty if nothing is."""
+    missing: tuple[str, ...]
+    """In words, what could not be shown because a file ends too early or is damaged."""
 
 
 def write_report(run: Path, output: Path | None = None, *, png: bool = True, overwrite: bool = False) -> Written:
@@ -38,7 +38,7 @@ def write_report(run: Path, output: Path | None = None, *, png: bool = True, ove
     Raises:
         OSError: If the run cannot be read, or the report not be written.
         FileExistsError: If ``output`` exists and may not be replaced.
-        ValueError: If a file of the run is not what its name says.
+        ValueError: If ``run.json`` is not what its name says, or a line of the metrics before the last one.
         MissingExtraError: If the extra ``plot`` is not installed.
     """
     page = run / PAGE if output is None else output
@@ -48,9 +48,9 @@ def write_report(run: Path, output: Path | None = None, *, png: bool = True, ove
         raise FileNotFoundError(f"output: the folder {output.parent} does not exist")
     found = read_run(run)
     built = build_page(found, png=png)
-    _write(page, built.html.encode("utf-8"))
+    write_whole(page, built.html)
     folder = page.with_name(f"{page.stem}-plots")
-    return Written(page, _write_pictures(folder, built.pictures), found.torn)
+    return Written(page, _write_pictures(folder, built.pictures), found.missing)
 
 
 def _write_pictures(folder: Path, pictures: Mapping[str, bytes]) -> tuple[Path, ...]:
@@ -60,12 +60,5 @@ def _write_pictures(folder: Path, pictures: Mapping[str, bytes]) -> tuple[Path, 
     written = []
     for name, picture in pictures.items():
         written.append(folder / f"{name}.png")
-        _write(written[-1], picture)
+        write_whole(written[-1], picture)
     return tuple(written)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_bytes(content)
-    os.replace(part, path)

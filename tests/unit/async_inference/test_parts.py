@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from examples.async_inference.channel import Slots
 from examples.async_inference.fleet import Batch
 from examples.async_inference.learner import Learner, LearnerCfg
+from examples.async_inference.metrics import Metrics
 from examples.async_inference.models import STOP, Target, TargetCfg
 from examples.async_inference.settings import Settings, read_settings
 from odstream.cli.debug import DebugCfg
@@ -103,3 +105,14 @@ def test_the_command_line_goes_before_the_file_and_the_file_before_the_smoke_run
 def test_settings_that_fit_are_those_that_one_engine_alone_can_serve() -> None:
     fits = replace(Settings(), batch_size=24, debug=DebugCfg(enable_perf_metrics=True))
     assert fits.engine.slots * fits.engine.sequences == 32
+
+
+def test_a_sink_that_cannot_start_leaves_no_run_directory(tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client", reason="needs the extra `prometheus`")
+    output = tmp_path / "run"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        sinks = f"debug.sink_settings={{prometheus: {{port: {taken.getsockname()[1]}}}}}"
+        found = read_settings(None, [f"output={output}", "debug.sinks=[jsonl, prometheus]", sinks])
+        with pytest.raises(RuntimeError, match="the sink 'prometheus' could not start"):
+            Metrics(found, torch.device("cpu"))
+    assert not output.exists()

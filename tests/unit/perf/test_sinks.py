@@ -47,6 +47,7 @@ class FakeSdk(types.ModuleType):
         super().__init__(name)
         self.calls: list[tuple[str, Any, Any]] = []
         self.refuses = refuses
+        self.run: FakeSdk | None = None
 
     def init(self, **settings: Any) -> FakeSdk:
         if self.refuses:
@@ -70,10 +71,24 @@ def test_wandb_gets_fresh_values_on_the_axis_of_steps(run: RunDirectory, monkeyp
     assert sdk.calls == [
         ("init", (), {"dir": str(run.path / "wandb"), "project": "p", "mode": "offline"}),
         ("define_metric", ("train/step",), {}),
-        ("define_metric", ("*",), {"step_metric": "train/step"}),
+        ("define_metric", ("perf/*",), {"step_metric": "train/step"}),
+        ("define_metric", ("train/*",), {"step_metric": "train/step"}),
         ("log", ({**FRESH, "perf/verdict": "balanced", "train/step": 7},), {}),
         ("finish", (), {}),
     ]
+
+
+def test_a_wandb_run_of_the_users_own_is_logged_into_and_goes_on(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sdk = FakeSdk("wandb")
+    sdk.run = FakeSdk("run")
+    monkeypatch.setitem(sys.modules, "wandb", sdk)
+    (sink,) = open_sinks(["wandb"], run)
+    sink.write(RECORD)
+    sink.close()
+    assert sdk.calls == []
+    assert [name for name, *_ in sdk.run.calls] == ["define_metric"] * 3 + ["log"]
 
 
 @pytest.mark.spec("PERF-02")

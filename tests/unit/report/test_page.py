@@ -217,6 +217,16 @@ def test_a_torn_file_is_said_at_the_top(tmp_path: Path) -> None:
     assert html.index("shown up to the 119 whole records") < html.index("<nav")
 
 
+def test_metrics_that_went_to_other_sinks_are_not_said_to_be_off(tmp_path: Path) -> None:
+    path = write_run(tmp_path, parts=("task.yaml",)) / "run.json"
+    head = json.loads(path.read_text())
+    head["settings"]["debug"] = {"enable_perf_metrics": True, "sinks": ["tensorboard"]}
+    path.write_text(json.dumps(head), encoding="utf-8")
+    html = page_of(tmp_path).html
+    assert "Metrics went to other sinks (tensorboard), this report is made from jsonl." in html
+    assert "Metrics were off" not in html
+
+
 @pytest.mark.parametrize("records", [0, 1, 2])
 def test_a_run_of_hardly_any_record_is_shown(tmp_path: Path, records: int) -> None:
     write_run(tmp_path, FakeRun(records=2, seconds=20))

@@ -63,10 +63,7 @@ def test_pictures_lie_beside_another_page(tmp_path: Path) -> None:
     [
         (lambda run: (run / "run.json").unlink(), "is no run directory"),
         (lambda run: (run / "run.json").write_text("{}"), "started_unix_ns"),
-        (lambda run: (run / "plan.json").write_text('{"format": "odstream.plan", "version": 2}'), "version must be 1"),
-        (lambda run: (run / "trajectories.json").write_text("{"), "trajectories.json"),
         (lambda run: (run / "metrics.jsonl").write_text("{\n{}\n"), "metrics.jsonl:1"),
-        (lambda run: (run / "task.yaml").write_bytes(b"\xff\xfe"), "task.yaml"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_line(
@@ -77,6 +74,28 @@ def test_what_cannot_be_read_is_said_in_one_line(
     assert main(["report", str(tmp_path)]) == 2
     assert said in complaint(capsys)
     assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda run: (run / "plan.json").write_text('{"format": "odstream.plan", "version": 2}'), "version must be 1"),
+        (lambda run: (run / "comparison.json").write_text(""), "comparison.json"),
+        (lambda run: (run / "trajectories.json").write_text('{"format"'), "trajectories.json"),
+        (lambda run: (run / "task.yaml").write_bytes(b"\xff\xfe"), "task.yaml"),
+    ],
+)
+def test_a_damaged_file_is_said_and_the_rest_is_shown(
+    tmp_path: Path, spoil: object, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Field case Q02."""
+    write_run(tmp_path)
+    spoil(tmp_path)  # type: ignore[operator]
+    assert main(["report", str(tmp_path), "--no-png"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out")]
+    assert said in line
+    html = (tmp_path / "report.html").read_text()
+    assert html.index("A file is damaged; what it says is left out.") < html.index("<nav")
 
 
 def test_a_run_that_is_not_there_and_a_folder_that_is_not_there(

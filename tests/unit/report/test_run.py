@@ -61,31 +61,44 @@ def test_a_run_that_ended_before_its_first_record_is_read(tmp_path: Path) -> Non
     "content",
     ["", "{", "[]", "{}", '{"format": "odstream.other", "version": 1}', "null"],
 )
-def test_a_file_of_another_format_is_refused_by_name(tmp_path: Path, part: str, content: str) -> None:
+def test_a_file_of_another_format_is_left_out_and_named(tmp_path: Path, part: str, content: str) -> None:
+    """Field case Q02."""
     write_run(tmp_path)
     (tmp_path / part).write_text(content, encoding="utf-8")
-    with pytest.raises(ValueError, match=part) as raised:
-        read_run(tmp_path)
-    assert "\n" not in str(raised.value)
+    run = read_run(tmp_path)
+    (said,) = run.damaged
+    assert part in said and "\n" not in said
+    assert getattr(run, part.partition(".")[0]) is None
+    assert len(run.records) == 120
 
 
 @pytest.mark.parametrize("part", [name for name in PARTS if name.endswith(".json")])
-def test_another_version_is_refused(tmp_path: Path, part: str) -> None:
+def test_another_version_is_left_out_and_named(tmp_path: Path, part: str) -> None:
     path = write_run(tmp_path) / part
     path.write_text(json.dumps({**json.loads(path.read_text()), "version": 99}), encoding="utf-8")
-    with pytest.raises(ValueError, match="version"):
-        read_run(tmp_path)
+    (said,) = read_run(tmp_path).damaged
+    assert "version" in said
 
 
 @pytest.mark.parametrize("part", ["comparison.json", "trajectories.json"])
-def test_a_document_without_its_fields_is_refused(tmp_path: Path, part: str) -> None:
+def test_a_document_without_its_fields_is_left_out_and_named(tmp_path: Path, part: str) -> None:
     path = write_run(tmp_path) / part
     found = json.loads(path.read_text())
     for name in ("reuse", "episodes"):
         found.pop(name, None)
     path.write_text(json.dumps(found), encoding="utf-8")
-    with pytest.raises(ValueError, match=f"{part}.*is missing"):
-        read_run(tmp_path)
+    (said,) = read_run(tmp_path).damaged
+    assert part in said and "is missing" in said
+
+
+@pytest.mark.parametrize("end", [b"\0" * 300, b"\0" * 300 + b"\n", b'{"train/step": 5, "elap\n'])
+def test_a_last_line_that_a_power_cut_left_is_torn(tmp_path: Path, end: bytes) -> None:
+    """Field case Q02."""
+    path = write_run(tmp_path) / "metrics.jsonl"
+    path.write_bytes(path.read_bytes() + end)
+    run = read_run(tmp_path)
+    assert len(run.records) == 120
+    assert "line 121 is torn" in run.torn
 
 
 @pytest.mark.parametrize("line", ["{}", "1", '{"train/step": 1, "values": []}', '{"train/step": "x", "values": {}}'])
