@@ -17,7 +17,8 @@ import torch
 from examples.ods.simple_bc_demo import train
 from odstream.calibration import plan_from_json
 from odstream.envs.franka.policy import ChunkPolicy, PolicyCfg, save_policy
-from odstream.perf import read_trajectories
+from odstream.perf import read_records, read_trajectories
+from odstream.report import build_page, read_run
 
 pytestmark = [pytest.mark.franka, pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -65,6 +66,15 @@ def test_the_smoke_run_shows_the_whole_within_a_minute_and_a_screen(smoke: tuple
     assert names >= {"run.json", "plan.json", "throughput.json", "comparison.json", "trajectories.json", "records.json"}
     assert names >= {"policy.pt", "training.pt", "evaluation.json"}
     assert set(read(folder)["phases_s"]) == {"calibrate", "start", "train", "stop", "evaluate"}
+
+
+@pytest.mark.spec("APP-03")
+def test_a_report_can_be_made_of_it_with_ages_and_memory(smoke: tuple[Path, str]) -> None:
+    last = read_records(smoke[0] / "metrics.jsonl").records[-1].values
+    assert 0 < last["perf/age_p50"] <= last["perf/age_p95"] < 60
+    assert last["perf/learner_memory"] > 1e7 and last["perf/producer_memory"] > 1e7
+    html = build_page(read_run(smoke[0]), png=False).html
+    assert "does not balance" not in html and "Memory was not recorded" not in html
 
 
 @pytest.mark.spec("APP-03")

@@ -23,6 +23,7 @@ from odstream.envs.franka.environment import INSTRUCTION
 from odstream.envs.franka.observation import OBSERVATION_DIM
 from odstream.perf import ExposureRecorder, LearnerMeter, PipelineShape, PoolReading
 from odstream.perf.monitor import SnapshotSource
+from odstream.perf.resources import memory_bytes, tree_memory_bytes
 
 UNLIMITED = 10**12
 """Selections granted to each episode of fixed data: never used up, but counted."""
@@ -35,6 +36,16 @@ class Pipeline:
     shape: PipelineShape
     producers: tuple[SnapshotSource, ...] = ()
     pool: Callable[[], PoolReading] | None = None
+    producer_pid: int | None = None
+    """The process whose memory is the producer's."""
+
+    def memory(self) -> dict[str, int]:
+        """Return the bytes that learner and producer hold, as far as they are known."""
+        found = {
+            "learner": memory_bytes(),
+            "producer": None if self.producer_pid is None else tree_memory_bytes(self.producer_pid),
+        }
+        return {whose: size for whose, size in found.items() if size is not None}
 
 
 @dataclass(frozen=True, slots=True)

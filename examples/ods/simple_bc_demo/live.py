@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -39,6 +40,8 @@ from odstream.envs.franka.schema import SCHEMA
 from odstream.perf import EngineMeter, ExposureRecorder, PipelineShape
 from odstream.runtime import ODSFlowController, ODSFlowControllerCfg
 
+_AGES_EVERY = 20
+"""Batches per one whose ages are counted."""
 THROUGHPUT, PLAN, COMPARISON = "throughput.json", "plan.json", "comparison.json"
 
 
@@ -141,6 +144,7 @@ class LiveArm:
             on_interval=self._on_interval,
         )
         self._comparison: Comparison | None = None
+        self._draws = 0
 
     def draw(self) -> TensorDict:
         """Ask for a refill if one is due, wait until the next batch is funded and due, and return it."""
@@ -149,7 +153,12 @@ class LiveArm:
         batch: TensorDict = self._flow.sample_context(
             self.source, self.plan.batch_size, cfg.sequence, self._run.generator
         )
-        self._recorder.delivered(batch["ods_episode_id"][:, cfg.policy.history - 1].tolist())
+        current = cfg.policy.history - 1
+        self._recorder.delivered(batch["ods_episode_id"][:, current].tolist())
+        self._draws += 1
+        if self._draws % _AGES_EVERY == 0:
+            now_ns, published_ns = time.monotonic_ns(), batch["ods_published_at_monotonic_ns"][:, current]
+            self._run.meter.ages.add((now_ns - published_ns).clamp(min=0).double() / 1e9)
         return batch
 
     def settle(self) -> None:
@@ -222,7 +231,7 @@ def _pipeline(engine: OnlineDataEngine, plan: ODSConfiguration) -> Pipeline:
     budget = plan.episode_sample_budget
     meter = EngineMeter(engine)
     shape = PipelineShape(batch_size=plan.batch_size, selections_per_episode=budget)
-    return Pipeline(shape, (meter,), meter.pool)
+    return Pipeline(shape, (meter,), meter.pool, engine.get_stats()["producer_pid"])
 
 
 @contextmanager

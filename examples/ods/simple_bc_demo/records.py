@@ -141,6 +141,7 @@ def summary(records: Mapping[str, Any], folder: object) -> str:
         + "; CPU "
         + ", ".join(f"{name} {use['cpu_s']:.1f} s" for name, use in resources.items() if use),
         f"total       {records['total_s']:.1f} s; {folder}",
+        f"report      odstream report {folder}",
     ]
     return "\n".join(lines)
 

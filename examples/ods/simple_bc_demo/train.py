@@ -236,7 +236,7 @@ def _training(cfg: RunCfg, arm: Arm, learner: Learner, meter: LearnerMeter, hook
 def _monitor(arm: Arm, meter: LearnerMeter, directory: RunDirectory) -> PerfMonitor:
     seen = arm.pipeline
     sinks = [JsonLinesSink(directory.records_path)]
-    return PerfMonitor(meter, seen.shape, producers=seen.producers, pool=seen.pool, sinks=sinks)
+    return PerfMonitor(meter, seen.shape, producers=seen.producers, pool=seen.pool, memory=seen.memory, sinks=sinks)
 
 
 def _hooks(

@@ -207,7 +207,7 @@ def _comparison(found: Comparison) -> str:
         )
     window = (
         f"Window: {compact(found.refills)} whole refill cycles, {compact(found.window_s)} s, of them "
-        f"{compact(found.paused_s)} s paused. Within 10 % counts as planned."
+        f"{compact(found.paused_s)} s paused. Within 10 % of the plan counts as planned, a share within 10 points."
     )
     header = ("quantity", "within 10 %", "#planned", "#observed", "#observed / planned")
     return paragraph(window) + table("The plan and the run", header, rows) + listed(found.notes)
@@ -216,11 +216,7 @@ def _comparison(found: Comparison) -> str:
 def _judged(line: ComparisonLine) -> Cell:
     if line.planned is None:
         return Cell("no plan for it")
-    away = abs(line.observed - line.planned)
-    if line.planned == 0:
-        close = line.unit == "share" and away <= _CLOSE
-        return Cell("within" if close else "outside", "good" if close else "bad")
-    close = away <= _CLOSE * abs(line.planned)
+    close = abs(line.observed - line.planned) <= _CLOSE * (1.0 if line.unit == "share" else abs(line.planned))
     return Cell("within" if close else "outside", "good" if close else "bad")
 
 
