@@ -94,17 +94,15 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "perf/infer_capacity",
         "samples/s",
-        "I: what the producers that are up could make if nothing held them back; failed tries cost time. A slot that "
-        "completed nothing in the window counts with its last rate.",
-        "K * sum over slots of accepted / (busy + publish), completed calls only",
+        "I: what the producers that are up could make if nothing held them back; failed tries cost time.",
+        "K * sum over slots of accepted / (busy + publish), completed calls only; of a slot without any its last rate",
         lambda facts: facts.infer_per_s,
     ),
     Metric(
         "perf/infer_batch_time",
         "s",
-        "One call of a producer, without queueing and publication; of an engine, one attempt: P environments side by "
-        "side make P in the time of one episode.",
-        "busy / calls, completed calls only",
+        "One call of a producer, without queueing and publication.",
+        "busy / calls, completed calls only; of an engine a call is one attempt, of which P share the time",
         lambda facts: facts.call_s,
     ),
     Metric(
