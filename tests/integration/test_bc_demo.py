@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -145,6 +147,29 @@ def test_a_run_goes_on_from_its_checkpoint_with_a_new_cache(smoke: tuple[Path, s
     assert new["optimizer"]["state"][0]["step"] == old["optimizer"]["state"][0]["step"] + 20
     for name in ("observation_mean", "observation_std", "action_mean", "action_std"):
         assert torch.equal(new["policy"][name], old["policy"][name])
+
+
+def test_a_run_that_is_interrupted_says_how_to_go_on_and_leaves_nothing_running(
+    smoke: tuple[Path, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    arguments = [*TINY, "--plan", str(smoke[0] / "plan.json"), "--output", str(folder), "--loop.updates", "100000"]
+    command = [sys.executable, "-m", "examples.ods.simple_bc_demo.train", *arguments]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        deadline_s = time.monotonic() + 60
+        while not (folder / "training.pt").exists():
+            assert process.poll() is None and time.monotonic() < deadline_s
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)
+        told = process.communicate(timeout=30)[1]
+    assert process.returncode == 130
+    assert f"train: go on with --resume {folder / 'training.pt'}" in told
+    assert "Traceback" not in told
+    deadline_s = time.monotonic() + 10
+    with pytest.raises(ProcessLookupError):
+        while time.monotonic() < deadline_s:  # helpers of Python's end a moment after it
+            os.killpg(process.pid, 0)
+            time.sleep(0.02)
 
 
 def test_the_frozen_arm_uses_the_first_fill_alone(tmp_path: Path) -> None:

@@ -194,6 +194,15 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: dict[str, objec
         load_policy(path)
 
 
+def test_a_checkpoint_of_weights_that_are_not_finite_is_refused(tmp_path: Path) -> None:
+    policy = ChunkPolicy(CFG)
+    with torch.no_grad():
+        policy.layers[-1].bias[0] = torch.nan
+    save_policy(policy, tmp_path / "policy.pt")
+    with pytest.raises(ValueError, match=r"policy\.pt is of a training that went wrong: layers\.\d+\.bias has numbers"):
+        load_policy(tmp_path / "policy.pt")
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

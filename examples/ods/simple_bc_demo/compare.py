@@ -28,7 +28,7 @@ from odstream.datasets.lerobot_import import import_lerobot
 from odstream.errors import MissingExtraError
 
 RESULTS, TABLE, COMMAND = "results.json", "results.md", "command.json"
-RUN_FAILED, INVALID_INPUT = 1, 2
+RUN_FAILED, INVALID_INPUT, INTERRUPTED = 1, 2, 130
 _OURS = ("--mode", "--seed", "--output", "--episodes", "--resume", "--dataset", "--smoke")
 """Arguments of a run that are chosen here."""
 
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         0; 1 if a run failed, which can be repeated by the same command; 2 if the input is not acceptable or something
-        is not installed.
+        is not installed; 130 after Ctrl-C.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     ours, extra = (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
@@ -76,16 +76,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError, MissingExtraError) as error:
         print(f"compare: {error}", file=sys.stderr)
         return INVALID_INPUT
+    try:
+        runs = run_all(cfg, extra)
+    except KeyboardInterrupt:
+        print("\ncompare: interrupted; the same command goes on with the runs that are missing", file=sys.stderr)
+        return INTERRUPTED
+    if runs is None:
+        return RUN_FAILED
+    write_results(cfg, runs)
+    return 0
+
+
+def run_all(cfg: CompareCfg, extra: Sequence[str]) -> list[dict[str, Any]] | None:
+    """Return the records of all runs, those that are missing run first; None if one failed."""
     runs: list[dict[str, Any]] = []
     for seed in range(cfg.seeds):
         for mode in cfg.arms:
             records = run_once(cfg, mode, seed, extra, runs)
             if records is None:
                 print(f"compare: {mode}, seed {seed} failed; the same command tries it again", file=sys.stderr)
-                return RUN_FAILED
+                return None
             runs.append(records)
-    write_results(cfg, runs)
-    return 0
+    return runs
 
 
 def check(cfg: CompareCfg, extra: Sequence[str]) -> None:

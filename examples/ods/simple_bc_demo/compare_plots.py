@@ -95,7 +95,7 @@ def _draw_curves(runs: Sequence[Records], path: Path) -> None:
         ]
         by_updates.plot(shared, means, color=colour, linewidth=2.4, marker=_MARKERS[mode], markersize=6, label=mode)
     by_updates.set_xscale("symlog", linthresh=50, linscale=0.5)
-    by_updates.set_xticks(shared, [str(updates) for updates in shared], rotation=40)
+    by_updates.set_xticks(shared, _readable(shared), rotation=40)
     by_updates.minorticks_off()
     by_updates.set_xlabel("optimizer updates")
     by_updates.set_ylabel("development scenes solved (3 cm)")
@@ -108,6 +108,16 @@ def _draw_curves(runs: Sequence[Records], path: Path) -> None:
         _clean(axes)
     figure.suptitle("The same learner on live and on fixed data", color=_INK, fontsize=11)
     figure.savefig(path)
+
+
+def _readable(updates: Sequence[int]) -> list[str]:
+    """Return labels of points on a logarithmic axis: none where it would lie on the one before."""
+    labels, last = [], 0
+    for value in updates:
+        is_apart = value >= 1.3 * last
+        labels.append(str(value) if is_apart else "")
+        last = value if is_apart else last
+    return labels
 
 
 def _draw_exposure(runs: Sequence[Records], path: Path) -> None:

@@ -66,7 +66,7 @@ class LoopCfg:
     """B: contexts per step."""
     first_batches: int = 16
     """Batches that are drawn before the first step. Normalisation is frozen from them; then they are trained on."""
-    evaluate_at: tuple[int, ...] = (50, 75, 100, 125, 150, 175, 200, 250, 300, 400, 800, 1600)
+    evaluate_at: tuple[int, ...] = (50, 100, 125, 150, 175, 200, 300, 400, 800, 1600)
     """Updates at which the policy is evaluated in development scenes, beside the last one; later ones never come."""
     scenes: int = 50
     """Development scenes of each such evaluation."""

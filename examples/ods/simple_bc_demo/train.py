@@ -47,9 +47,10 @@ from odstream.envs.franka.evaluate import Evaluation, evaluate
 from odstream.envs.franka.policy import Learner, save_policy
 from odstream.errors import MissingExtraError
 from odstream.perf import JsonLinesSink, LearnerMeter, PerfMonitor, PipelineShape, RunDirectory
+from odstream.perf.run_directory import write_whole
 
 POLICY, EVALUATION = "policy.pt", "evaluation.json"
-INVALID_INPUT = 2
+INVALID_INPUT, INTERRUPTED = 2, 130
 
 _ROOT = Path(__file__).resolve().parents[3]
 _FILMS = 3
@@ -59,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train, evaluate, and leave records.
 
     Returns:
-        0, or 2 if the input is not acceptable or something that was asked for is missing. Nothing was started then.
+        0; 2 if the input is not acceptable or something that was asked for is missing, and nothing was started; 130
+        after Ctrl-C.
     """
     journal = Journal(process_age_s())
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -72,7 +74,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError, TypeError, MissingExtraError) as error:
         print(f"train: {error}", file=sys.stderr)
         return INVALID_INPUT
-    print(summary(run(cfg, directory, journal, resumed), folder))
+    try:
+        print(summary(run(cfg, directory, journal, resumed), folder))
+    except KeyboardInterrupt:
+        checkpoint = folder / CHECKPOINT
+        print(f"\ntrain: interrupted; {folder} holds what was written until then", file=sys.stderr)
+        if checkpoint.exists():
+            print(f"train: go on with --resume {checkpoint}", file=sys.stderr)
+        return INTERRUPTED
     return 0
 
 
@@ -105,7 +114,7 @@ def run(
         with monitor, journal.phase("train"):
             training.run()
     trajectories = arm.exposure.trajectories()
-    (folder / TRAJECTORIES).write_text(trajectories.to_json() + "\n", encoding="utf-8")
+    write_whole(folder / TRAJECTORIES, trajectories.to_json() + "\n")
     save_policy(learner.policy, folder / POLICY)
     facts = arm.facts()
     records = records_of(
@@ -130,7 +139,7 @@ def run(
 
 
 def _write(records: Mapping[str, Any], folder: Path) -> None:
-    (folder / RECORDS).write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
+    write_whole(folder / RECORDS, json.dumps(records, indent=2) + "\n")
 
 
 def evaluate_in_a_fresh_process(cfg: RunCfg, folder: Path) -> dict[str, Any]:

@@ -143,6 +143,18 @@ def run(folder: Path, *arguments: str) -> int:
 
 
 @pytest.mark.usefixtures("no_extras")
+def test_a_comparison_that_is_interrupted_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compare.subprocess, "run", interrupted)
+    assert run(tmp_path / "c", "--arms", "live") == 130
+    assert "the same command goes on with the runs that are missing" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_extras")
 def test_an_interrupted_comparison_goes_on_and_repeats_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, arms = tmp_path / "c", ("--seeds", "2", "--arms", "live", "offline-full")
     first = Trainer(fails=("live", 1))

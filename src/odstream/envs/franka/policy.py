@@ -221,7 +221,8 @@ def load_checked(path: Path) -> dict[str, Any]:
 
     Raises:
         OSError: If the file cannot be read.
-        ValueError: If it is no such file, or belongs elsewhere; the message names what differs.
+        ValueError: If it is no such file, belongs elsewhere, or has weights that are not finite; the message names
+            what is wrong.
     """
     try:
         checkpoint = torch.load(path, weights_only=True)
@@ -239,4 +240,8 @@ def load_checked(path: Path) -> dict[str, Any]:
     for name, ours in identity().items():
         if checkpoint.get(name) != ours:
             raise ValueError(f"{path} is of another {name}: {checkpoint.get(name)!r}, this is {ours!r}")
+    state = checkpoint.get("state")
+    for name, values in state.items() if isinstance(state, dict) else ():
+        if isinstance(values, torch.Tensor) and not bool(torch.isfinite(values).all()):
+            raise ValueError(f"{path} is of a training that went wrong: {name} has numbers that are not finite")
     return checkpoint
