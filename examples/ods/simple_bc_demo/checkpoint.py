@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -16,6 +17,7 @@ from examples.ods.simple_bc_demo.settings import LoopCfg, RunCfg, StreamCfg
 from odstream.datasets import BatchSource
 from odstream.datasets.resident_source import ResidentSource
 from odstream.envs.franka.policy import Learner, LearnerCfg, PolicyCfg, identity, load_checked
+from odstream.perf.run_directory import write_whole
 
 CHECKPOINT = "training.pt"
 _ENTRIES = ("settings", "updates", "learner", "source", "generator", "torch_rng", "numpy_rng")
@@ -25,7 +27,11 @@ _PARTS = {"stream": StreamCfg, "loop": LoopCfg, "learner": LearnerCfg, "policy":
 def save_training(
     path: Path, cfg: RunCfg, learner: Learner, updates: int, source: BatchSource, generator: torch.Generator
 ) -> None:
-    """Write a checkpoint; the file is replaced as a whole."""
+    """Write a checkpoint; the file is replaced as a whole.
+
+    Raises:
+        OSError: If there is no room for it. The checkpoint before is still there.
+    """
     resident = isinstance(source, ResidentSource)
     document = {
         **identity(),
@@ -41,9 +47,9 @@ def save_training(
             "numpy_rng": _numpy_state(),
         },
     }
-    draft = path.with_suffix(".new")
-    torch.save(document, draft)
-    draft.replace(path)
+    content = io.BytesIO()  # torch says nothing of a full disk
+    torch.save(document, content)
+    write_whole(path, content.getvalue())
 
 
 def load_training(path: Path) -> dict[str, Any]:

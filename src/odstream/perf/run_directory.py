@@ -96,8 +96,12 @@ class RunDirectory:
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file whole or not at all; text as UTF-8."""
     part = path.with_name(f".{path.name}.part")
-    part.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
-    os.replace(part, path)
+    try:
+        part.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager
