@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -12,6 +13,10 @@ from tests.leaks import Holdings, wait_until_released
 # Before a test imports torch or numpy; child processes inherit it.
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, and child processes would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _HELD_BEFORE = pytest.StashKey[Holdings]()
 
